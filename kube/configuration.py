@@ -1,0 +1,105 @@
+"""How to reach the API server: from inside a pod, or from a kubeconfig.
+
+The official ``kubernetes`` package imports every part of itself (dynamic client, streams, OAuth, YAML, …)
+when any part is imported. That costs a node agent some 8 MiB for nothing, so the few modules that are needed
+are imported past the ``__init__`` of their packages; a later ``import kubernetes`` still gets all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+CONNECTION_POOL_SIZE = 32
+
+
+@contextlib.contextmanager
+def _bare_packages(*names: str) -> Iterator[None]:
+    added: list[str] = []
+    for name in names:
+        if name in sys.modules:
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.submodule_search_locations is None:
+            raise ModuleNotFoundError(f"No package named {name!r}", name=name)
+        package = ModuleType(name)
+        package.__path__ = list(spec.submodule_search_locations)
+        package.__spec__ = spec
+        sys.modules[name] = package
+        added.append(name)
+    try:
+        yield
+    finally:
+        for name in added:
+            del sys.modules[name]
+
+
+_PACKAGES = ("kubernetes", "kubernetes.config", "kubernetes.utils")
+
+if TYPE_CHECKING:
+    from kubernetes.client.api_client import ApiClient
+    from kubernetes.client.configuration import Configuration
+    from kubernetes.config.config_exception import ConfigException
+
+    def load_incluster_config(client_configuration: Configuration) -> None: ...
+else:
+    with _bare_packages(*_PACKAGES):
+        from kubernetes.client.api_client import ApiClient
+        from kubernetes.client.configuration import Configuration
+        from kubernetes.config.config_exception import ConfigException
+        from kubernetes.config.incluster_config import load_incluster_config
+
+__all__ = ["ApiClient", "ConfigurationError", "load_api_client"]
+
+
+class ConfigurationError(Exception):
+    """There is no usable way to the API server. The message says what was tried and what to set."""
+
+
+def load_api_client(kubeconfig: Path | None = None) -> ApiClient:
+    """The official client, set up and not yet connected.
+
+    In this order: the given kubeconfig, the files named by ``$KUBECONFIG``, the service account of the pod.
+
+    Raises:
+        ConfigurationError: none of them is there, or the one that is there cannot be used.
+    """
+    # The type object is called past the class's own default, which other code in the process may have set.
+    configuration: Any = type.__call__(Configuration)
+    configuration.connection_pool_maxsize = CONNECTION_POOL_SIZE
+    configuration.keep_alive = True
+    source = str(kubeconfig) if kubeconfig is not None else os.environ.get("KUBECONFIG", "")
+    if source:
+        _load_kubeconfig(source, configuration)
+    elif "KUBERNETES_SERVICE_HOST" in os.environ:
+        try:
+            load_incluster_config(client_configuration=configuration)
+        except (ConfigException, OSError) as error:
+            raise ConfigurationError(
+                f"cannot use this pod's service account: {error}; "
+                "set automountServiceAccountToken: true on the pod, or give a kubeconfig"
+            ) from error
+    else:
+        raise ConfigurationError(
+            "no API server is configured: this is not a pod (KUBERNETES_SERVICE_HOST is unset) "
+            "and there is no kubeconfig; give one, or set KUBECONFIG"
+        )
+    return ApiClient(configuration)
+
+
+def _load_kubeconfig(source: str, configuration: Any) -> None:
+    with _bare_packages(*_PACKAGES):
+        kube_config: Any = importlib.import_module("kubernetes.config.kube_config")
+    try:
+        kube_config.load_kube_config(
+            config_file=source, client_configuration=configuration, persist_config=False
+        )
+    except (ConfigException, OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot use kubeconfig {source}: {error}") from error
