@@ -1,8 +1,8 @@
 """One short folder for everything that a test cluster makes, and the processes that belong to it.
 
 Every process started here carries the folder's path in its environment, so that whatever happened before,
-`clear` finds what is left of a run and ends it by process id: processes, containers in cgroups of ours, mounts,
-network links. A watchdog process does the same when the owner dies without closing (kill -9, a crashed test run).
+`clear` finds what is left of a run (processes, containers in cgroups of ours, mounts, network links) and ends
+it by process id. A watchdog process does the same when the owner dies without closing (kill -9, a crash).
 """
 
 from __future__ import annotations
