@@ -1,0 +1,136 @@
+"""The allocated claim: what of a ResourceClaim concerns this driver, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DRIVER_NAME = "gpu.nvidia.com"
+
+
+class ClaimError(Exception):
+    """A claim cannot be prepared.
+
+    ``cause`` is one word, for metrics and events; the text names the claim's part, the value, and what to do.
+    """
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReference:
+    """Which claim: the name may be used again by a later claim, the UID never is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name} (UID {self.uid})"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationResult:
+    """One device given to the claim. ``request`` may be ``request/subrequest`` (prioritized list)."""
+
+    request: str
+    pool: str
+    device: str
+    admin_access: bool = False
+    share_id: str | None = None
+
+    @property
+    def base_request(self) -> str:
+        """What the kubelet matches containers with: the request without its sub-request."""
+        return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One entry of ``status.allocation.devices.config`` for this driver, unparsed."""
+
+    index: int
+    source: str
+    requests: tuple[str, ...]
+    parameters: object
+
+    def names(self, result: AllocationResult) -> bool:
+        return result.request in self.requests or result.base_request in self.requests
+
+    def __str__(self) -> str:
+        return (
+            f"status.allocation.devices.config[{self.index}].opaque.parameters ({self.source or 'no source'})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One entry of ``status.reservedFor``."""
+
+    resource: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedClaim:
+    """The part of an allocated ResourceClaim that this driver acts on: its own results and configuration."""
+
+    reference: ClaimReference
+    results: tuple[AllocationResult, ...]
+    configs: tuple[ConfigEntry, ...]
+    consumers: tuple[Consumer, ...]
+
+
+def read_claim(
+    reference: ClaimReference, claim: Mapping[str, Any], driver: str = DRIVER_NAME
+) -> AllocatedClaim:
+    """Take what concerns ``driver`` out of a ``resource.k8s.io/v1`` ResourceClaim object.
+
+    Raises:
+        ClaimError: the object is another claim (UID), is not allocated or reserved for nobody.
+    """
+    found = claim.get("metadata", {}).get("uid")
+    if found != reference.uid:
+        raise ClaimError(
+            "Replaced",
+            f"claim {reference.namespace}/{reference.name} has UID {found}, asked for was {reference.uid}",
+        )
+    status = claim.get("status") or {}
+    allocation = status.get("allocation")
+    if not allocation:
+        raise ClaimError("NotAllocated", f"claim {reference} is not allocated: status.allocation is empty")
+    consumers = tuple(
+        Consumer(entry.get("resource", ""), entry.get("name", ""), entry.get("uid", ""))
+        for entry in status.get("reservedFor") or []
+    )
+    if not consumers:
+        raise ClaimError(
+            "NotReserved", f"claim {reference} is reserved for no pod: status.reservedFor is empty"
+        )
+    devices = allocation.get("devices") or {}
+    results = tuple(
+        AllocationResult(
+            result["request"],
+            result["pool"],
+            result["device"],
+            bool(result.get("adminAccess")),
+            result.get("shareID"),
+        )
+        for result in devices.get("results") or []
+        if result.get("driver") == driver
+    )
+    configs = tuple(
+        ConfigEntry(
+            index,
+            entry.get("source", ""),
+            tuple(entry.get("requests") or ()),
+            entry["opaque"].get("parameters"),
+        )
+        for index, entry in enumerate(devices.get("config") or [])
+        if (entry.get("opaque") or {}).get("driver") == driver
+    )
+    return AllocatedClaim(reference, results, configs, consumers)

@@ -1,0 +1,1 @@
+"""The node agent: registers with the kubelet, prepares claims, publishes the node's ResourceSlices."""

@@ -1,0 +1,1 @@
+"""The kubelet's gRPC contracts, generated from ``proto/`` by ``make proto``."""

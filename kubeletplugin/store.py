@@ -1,0 +1,305 @@
+"""The store: which claims are prepared on this node, on disk before anybody is told.
+
+One SQLite file (WAL, ``synchronous=FULL``), shared by two plugin processes during a rolling update.
+Schema changes only add: a newer program reads an older file and the other way round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from driver.claim import ClaimReference
+from driver.devices import Footprint
+from driver.inventory import PciAddress, Placement
+from driver.plan import Holding
+
+SCHEMA_VERSION = 1
+LOCK_TIMEOUT_SECONDS = 10.0
+TOMBSTONE_SECONDS = 600.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claims (
+    uid TEXT PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    boot_id TEXT NOT NULL DEFAULT '',
+    changed_at REAL NOT NULL,
+    devices TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unprepared (
+    uid TEXT PRIMARY KEY,
+    at REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class StoreError(Exception):
+    """The store cannot be used; the text names the file, what is wrong and what to do."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is no database or a damaged one."""
+
+
+class StoreNewer(StoreError):
+    """The file was written by a newer program that an older one must not change."""
+
+
+class ClaimState(StrEnum):
+    """How far a claim is. ``PREPARING`` found at start means that a process died in the middle."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDevice:
+    """One device of a claim, with all that answering again and undoing it need.
+
+    ``published`` is the device as it stands in a ResourceSlice, kept for when the hardware vanishes while
+    the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_device: str
+    uuid: str
+    gpu_uuid: str
+    footprint: Footprint
+    published: dict[str, Any]
+    admin_access: bool = False
+    share_id: str | None = None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """A claim in the store. ``changed_at`` is in Unix seconds."""
+
+    claim: ClaimReference
+    state: ClaimState
+    boot_id: str
+    changed_at: float
+    devices: tuple[HeldDevice, ...]
+
+    def holdings(self) -> Iterator[Holding]:
+        for held in self.devices:
+            yield Holding(self.claim, held.device, held.footprint, held.admin_access)
+
+    @property
+    def gpus(self) -> tuple[PciAddress, ...]:
+        """The GPUs to lock for a change of this claim, sorted."""
+        return tuple(sorted({held.footprint.gpu for held in self.devices if not held.admin_access}))
+
+
+class Store:
+    """The claims table, cached in memory and re-read when another process has written.
+
+    Used by one thread at a time. Every method runs inside the caller's :meth:`transaction`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file.
+
+        Raises:
+            StoreCorrupt: it is no database.
+            StoreNewer: its schema has a major step that this program does not know.
+            StoreError: it cannot be opened or is locked.
+        """
+        self.path = path
+        self._claims: dict[str, ClaimRecord] = {}
+        self._data_version = -1
+        self._dirty = True
+        try:
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, timeout=LOCK_TIMEOUT_SECONDS, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._prepare_schema()
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+
+    def _prepare_schema(self) -> None:
+        version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > SCHEMA_VERSION:
+            raise StoreNewer(
+                f"{self.path} has schema {version}, this program knows {SCHEMA_VERSION}: "
+                "run the newer program, or move the file away when no claim is prepared on this node"
+            )
+        if self._connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise StoreCorrupt(f"{self.path} is damaged (PRAGMA quick_check)")
+        if version < SCHEMA_VERSION:
+            self._connection.executescript(_SCHEMA)
+            self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._connection.execute(
+            "SELECT uid, namespace, name, state, boot_id, changed_at, devices FROM claims LIMIT 1"
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One durable commit: all or nothing, on disk when the block ends.
+
+        Raises:
+            StoreError: another process holds the lock too long, or the disk is full or broken.
+        """
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+        try:
+            self._refresh()
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            self._dirty = True
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.DatabaseError):
+                raise self._translated(error) from error
+            raise
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A part of a transaction that can fail without the rest."""
+        self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO part")
+            self._dirty = True
+            self._refresh()
+            raise
+        finally:
+            self._connection.execute("RELEASE part")
+
+    def _refresh(self) -> None:
+        version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version == self._data_version and not self._dirty:
+            return
+        rows = self._connection.execute(
+            "SELECT uid, namespace, name, state, boot_id, changed_at, devices FROM claims"
+        )
+        self._claims = {row[0]: _record(row) for row in rows}
+        self._data_version, self._dirty = version, False
+
+    def _translated(self, error: sqlite3.DatabaseError) -> StoreError:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return StoreError(
+                f"{self.path} was locked by another process for {LOCK_TIMEOUT_SECONDS:.0f} s; trying again is safe"
+            )
+        if isinstance(error, sqlite3.OperationalError) and "malformed" not in text:
+            return StoreError(f"{self.path}: {text}; check that its disk is writable and has space")
+        return StoreCorrupt(f"{self.path} is no usable database: {text}")
+
+    def claims(self) -> dict[str, ClaimRecord]:
+        """All claims by UID. Not to be changed by the caller."""
+        return self._claims
+
+    def put(self, record: ClaimRecord) -> None:
+        self._connection.execute(
+            "INSERT OR REPLACE INTO claims (uid, namespace, name, state, boot_id, changed_at, devices) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.claim.uid,
+                record.claim.namespace,
+                record.claim.name,
+                record.state.value,
+                record.boot_id,
+                record.changed_at,
+                json.dumps([asdict(held) for held in record.devices], separators=(",", ":")),
+            ),
+        )
+        self._claims[record.claim.uid] = record
+
+    def remove(self, uid: str) -> None:
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
+        self._claims.pop(uid, None)
+
+    def remember_unprepared(self, uid: str) -> None:
+        """Remember for some minutes that the kubelet has given the claim up, so that a late Prepare is refused."""
+        now = boot_seconds()
+        self._connection.execute("INSERT OR REPLACE INTO unprepared (uid, at) VALUES (?, ?)", (uid, now))
+        self._connection.execute("DELETE FROM unprepared WHERE at < ?", (now - TOMBSTONE_SECONDS,))
+
+    def unprepared_at(self, uid: str) -> float | None:
+        """When the claim was unprepared (in :func:`boot_seconds`), if that was lately."""
+        row = self._connection.execute("SELECT at FROM unprepared WHERE uid = ?", (uid,)).fetchone()
+        return None if row is None else float(row[0])
+
+    def enter_boot(self, boot_id: str) -> str:
+        """Note under which boot the node runs now; returns the boot id noted before (``""`` if none)."""
+        before = self._boot_id()
+        if before != boot_id:
+            self._connection.execute("DELETE FROM unprepared")
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('boot_id', ?)", (boot_id,)
+            )
+        return before
+
+    def _boot_id(self) -> str:
+        row = self._connection.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
+        return "" if row is None else str(row[0])
+
+
+def boot_seconds() -> float:
+    """Seconds since boot: the same clock in every process of the node, and never set back."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def set_aside(path: Path) -> Path:
+    """Move a database that cannot be read, with its log files, out of the way; returns the new path."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    target = path.with_name(f"{path.name}.corrupt-{stamp}")
+    path.rename(target)
+    for suffix in ("-wal", "-shm"):
+        log = path.with_name(path.name + suffix)
+        if log.exists():
+            log.rename(target.with_name(target.name + suffix))
+    return target
+
+
+def _record(row: tuple[Any, ...]) -> ClaimRecord:
+    uid, namespace, name, state, boot_id, changed_at, devices = row
+    return ClaimRecord(
+        ClaimReference(namespace, name, uid),
+        ClaimState(state),
+        boot_id,
+        changed_at,
+        tuple(_held(entry) for entry in json.loads(devices)),
+    )
+
+
+def _held(entry: dict[str, Any]) -> HeldDevice:
+    known = {key: entry[key] for key in HeldDevice.__slots__ if key in entry}
+    footprint = entry["footprint"]
+    known["footprint"] = Footprint(
+        PciAddress(**footprint["gpu"]),
+        _placement(footprint["placement"]),
+        _placement(footprint["compute_placement"]),
+    )
+    known["requests"] = tuple(entry["requests"])
+    return HeldDevice(**known)
+
+
+def _placement(value: dict[str, int] | None) -> Placement | None:
+    return None if value is None else Placement(**value)
