@@ -71,10 +71,14 @@ class WatchStream:
 
 
 def _watch_event(line: bytes) -> WatchEvent:
-    event = json.loads(line)
-    if event["type"] == "ERROR":
-        raise ApiError.from_status(event["object"])
-    return event["type"], event["object"]
+    try:
+        event = json.loads(line)
+        kind, item = event["type"], event["object"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ApiUnavailable(f"the watch sent something that is no event: {line[:200]!r}") from error
+    if kind == "ERROR":
+        raise ApiError.from_status(item)
+    return kind, item
 
 
 class KubeClient:
@@ -141,7 +145,7 @@ class KubeClient:
         items: list[Object] = []
         while True:
             page = self._call("GET", resource.path(namespace), query, verb="LIST")
-            items += page["items"]
+            items += page.get("items") or []
             following = page["metadata"].get("continue")
             if not following:
                 return items, page["metadata"]["resourceVersion"]

@@ -56,7 +56,7 @@ else:
         from kubernetes.config.config_exception import ConfigException
         from kubernetes.config.incluster_config import load_incluster_config
 
-__all__ = ["ApiClient", "ConfigurationError", "load_api_client"]
+__all__ = ["ApiClient", "Configuration", "ConfigurationError", "load_api_client"]
 
 
 class ConfigurationError(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 
-class ApiUnavailable(Exception):  # noqa: N818 - named for the state of the server, as HTTP 503 is
+class ApiUnavailable(Exception):
     """No answer came from the API server: no connection, TLS failed, or time ran out. Worth a retry."""
 
 
