@@ -194,7 +194,7 @@ class Api:
             if error.status != 404:
                 raise
 
-    def apply(self, manifests: str | Path, namespace: str | None = None) -> list[Object]:
+    def apply(self, manifests: str | Path, namespace: str | None = None) -> Sequence[Object]:
         """Server-side apply of every document in a YAML text or file; returns what was stored.
 
         `namespace` is for documents that name none.
@@ -257,7 +257,7 @@ class Api:
             lambda: self.find(api_version, kind, name, namespace) is None, f"{kind} {name}: gone", timeout
         )
 
-    def events(self, name: str, namespace: str = "default") -> list[str]:
+    def events(self, name: str, namespace: str = "default") -> Sequence[str]:
         """What the events about the object called `name` say, as `Reason: message`, oldest first."""
         found = self.list("v1", "Event", namespace, field_selector=f"involvedObject.name={name}")
         ordered = sorted(found, key=lambda event: event.get("eventTime") or event.get("firstTimestamp") or "")

@@ -201,6 +201,8 @@ class ControlPlane:
                 f"--tls-private-key-file={self._certificates / 'apiserver.key'}",
                 f"--kubelet-client-certificate={self._certificates / 'admin.crt'}",
                 f"--kubelet-client-key={self._certificates / 'admin.key'}",
+                # A test node's name is in no DNS.
+                "--kubelet-preferred-address-types=InternalIP",
                 f"--service-account-issuer={ISSUER}",
                 f"--service-account-key-file={self._certificates / 'service-account.crt'}",
                 f"--service-account-signing-key-file={self._certificates / 'service-account.key'}",

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 BUSYBOX = "gpu-dra.test/busybox:1"
+# Sleeps, and ends at once on SIGTERM, which a plain `sleep` as process 1 would ignore.
+SLEEP = ("sh", "-c", "trap 'exit 0' TERM; sleep 86400 & wait")
 ELF_INTERPRETER = 3
 
 

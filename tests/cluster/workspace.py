@@ -36,6 +36,7 @@ class Process:
     def __init__(self, name: str, popen: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
         self.log = log
+        self.stopped = False
         self._popen = popen
 
     @property
@@ -59,6 +60,7 @@ class Process:
 
     def stop(self, timeout: float = KILL_SECONDS) -> int:
         """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit status."""
+        self.stopped = True
         if self.returncode is None:
             self._popen.terminate()
         try:
@@ -69,6 +71,7 @@ class Process:
 
     def kill(self) -> int:
         """SIGKILL; returns the exit status (-9)."""
+        self.stopped = True
         self._popen.kill()
         return self._popen.wait(KILL_SECONDS)
 
@@ -104,10 +107,10 @@ class Workspace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for process in reversed(self._processes):
-            if process.returncode is None:
-                process.stop()
+        # Nothing of it is needed any more, so no component gets the seconds of an orderly end.
         clear(self.path)
+        for process in self._processes:
+            process.wait(KILL_SECONDS)
         if self._watchdog is not None and self._watchdog.stdin is not None:
             self._watchdog.stdin.close()
             self._watchdog.wait(KILL_SECONDS)
@@ -152,6 +155,12 @@ class Workspace:
         self._processes = [known for known in self._processes if known.returncode is None]
         self._processes.append(process)
         return process
+
+    def check_running(self) -> None:
+        """Raises WorkspaceError when a process has ended that nobody stopped."""
+        for process in self._processes:
+            if not process.stopped:
+                process.check_running()
 
     def keep_logs(self, destination: Path) -> None:
         """Copy the logs so far to a folder outside, replacing what was there."""
@@ -235,7 +244,6 @@ def clear(workspace: Path) -> None:
             break
         _kill(left)
         time.sleep(0.05)
-    _remove_shim_sockets(workspace)
     for point in mounts_below(workspace, Path("/proc/self/mountinfo").read_text()):
         subprocess.run(["umount", "--lazy", point], check=False, timeout=30, capture_output=True)
     for link in _recorded(workspace, "links"):
@@ -247,6 +255,8 @@ def clear(workspace: Path) -> None:
                 folder.rmdir()
         time.sleep(0.02)
     _remove_log_links(workspace)
+    for result in Path("/var/lib/cni/results").glob(f"{workspace.name}-*"):
+        result.unlink(missing_ok=True)
     shutil.rmtree(workspace, ignore_errors=True)
 
 
@@ -255,15 +265,6 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
-
-
-def _remove_shim_sockets(workspace: Path) -> None:
-    """containerd keeps its shims' sockets in a folder that all containerds share."""
-    for bootstrap in workspace.glob("**/io.containerd.runtime.v2.task/*/*/bootstrap.json"):
-        with contextlib.suppress(OSError, ValueError):
-            address = str(json.loads(bootstrap.read_text()).get("address", ""))
-            if address.startswith("unix://"):
-                Path(address.removeprefix("unix://")).unlink()
 
 
 def _remove_log_links(workspace: Path) -> None:

