@@ -1,1 +1,1 @@
-"""Container Device Interface: the spec, what a GPU container needs from the driver root, and the spec folder."""
+"""Container Device Interface: the spec, what a GPU container needs of the driver, and the spec folder."""
