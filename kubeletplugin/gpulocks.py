@@ -88,8 +88,8 @@ class GpuLocks:
                     await lock.acquire(deadline)
                 except TimeoutError:
                     raise LockTimeout(
-                        f"GPU {gpu} is still being changed by {lock.holder or 'another call'} after {timeout:g} s; "
-                        "trying again is safe"
+                        f"GPU {gpu} is still being changed by {lock.holder or 'another call'} after "
+                        f"{timeout:g} s; trying again is safe"
                     ) from None
                 lock.holder = holder
                 held.callback(lock.release)

@@ -205,7 +205,8 @@ class Store:
         text = str(error)
         if "locked" in text or "busy" in text:
             return StoreError(
-                f"{self.path} was locked by another process for {LOCK_TIMEOUT_SECONDS:.0f} s; trying again is safe"
+                f"{self.path} was locked by another process for {LOCK_TIMEOUT_SECONDS:.0f} s; "
+                "trying again is safe"
             )
         if isinstance(error, sqlite3.OperationalError) and "malformed" not in text:
             return StoreError(f"{self.path}: {text}; check that its disk is writable and has space")
@@ -236,7 +237,7 @@ class Store:
         self._claims.pop(uid, None)
 
     def remember_unprepared(self, uid: str) -> None:
-        """Remember for some minutes that the kubelet has given the claim up, so that a late Prepare is refused."""
+        """Remember for some minutes that the kubelet gave the claim up: a late Prepare is refused."""
         now = boot_seconds()
         self._connection.execute("INSERT OR REPLACE INTO unprepared (uid, at) VALUES (?, ?)", (uid, now))
         self._connection.execute("DELETE FROM unprepared WHERE at < ?", (now - TOMBSTONE_SECONDS,))

@@ -1,0 +1,280 @@
+"""The claim engine: carries plans out, so that a crash at any point leaves something that can be finished or undone.
+
+The order is always: check everything, write down the intent, act, write down the result, answer. An
+unprepare acts first and forgets last, so it can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from cdi.claimspec import qualified_name
+from cdi.specfolder import SpecFolder
+from driver.claim import AllocatedClaim, ClaimError, ClaimReference
+from driver.devices import Device
+from driver.plan import PlannedDevice, PreparePlan, check_conflicts, plan_prepare
+from kubeletplugin.gpulocks import GpuLocks
+from kubeletplugin.lanes import Lanes
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
+from kubeletplugin.storethread import StoreThread
+
+_FILES_LANE = "files"
+_FILES_TIMEOUT_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Hardware(Protocol):
+    """What the engine needs to know of the node's GPUs."""
+
+    async def devices(self, timeout: float) -> Mapping[str, Device]:
+        """All devices by name, after the first reading of the hardware. Raises ClaimError without one."""
+
+    def is_offered(self, name: str) -> bool:
+        """Whether the device may be given to a new claim."""
+
+    def published(self, device: Device) -> dict[str, Any]:
+        """The device as it stands in a ResourceSlice."""
+
+    async def verify(self, device: Device) -> None:
+        """Ask the hardware whether the device is as the inventory says. Raises what names the difference."""
+
+    def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
+        """The claim's CDI spec. Blocking. Raises what names a missing file."""
+
+
+@dataclass(slots=True)
+class _Gate:
+    lock: asyncio.Lock
+    users: int = 0
+
+
+class ClaimEngine:
+    """Prepares and unprepares claims; any number at the same time, one at a time on each GPU."""
+
+    def __init__(
+        self,
+        *,
+        hardware: Hardware,
+        store: StoreThread,
+        locks: GpuLocks,
+        specs: SpecFolder,
+        lanes: Lanes,
+        metrics: Metrics,
+        pool: str,
+        boot_id: str,
+    ) -> None:
+        self._hardware = hardware
+        self._store = store
+        self._locks = locks
+        self._specs = specs
+        self._lanes = lanes
+        self._metrics = metrics
+        self._pool = pool
+        self._boot_id = boot_id
+        self._gates: dict[str, _Gate] = {}
+        self.changed = asyncio.Event()
+        """Set when a claim was prepared or unprepared; whoever publishes clears it."""
+
+    async def prepare(self, claim: AllocatedClaim, asked_at: float, timeout: float) -> ClaimRecord:
+        """Make the claim's devices ready; repeated, check and mend them. Durable when this returns.
+
+        Args:
+            claim: the claim as the API server had it after ``asked_at``.
+            asked_at: when the kubelet asked, in :func:`kubeletplugin.store.boot_seconds`.
+            timeout: seconds until the answer is due.
+
+        Raises:
+            ClaimError: the claim cannot be prepared.
+            Exception: see :mod:`kubeletplugin.failures`; what was begun is undone.
+        """
+        deadline = time.monotonic() + timeout
+        plan = plan_prepare(claim, await self._hardware.devices(timeout), self._pool)
+        reference = claim.reference
+        async with self._gate(reference.uid):
+            with self._timed("lock-wait"):
+                holding = await self._enter(plan.gpus, reference, deadline - time.monotonic())
+            async with holding:
+                return await self._prepare_locked(plan, asked_at)
+
+    async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | None:
+        """Undo what prepare did; returns what was forgotten, ``None`` if the claim was not prepared here.
+
+        Raises:
+            LockTimeout: another claim's work on the same GPU takes too long.
+            SpecFolderError, StoreError: repeating is safe.
+        """
+        deadline = time.monotonic() + timeout
+        uid = reference.uid
+        if uid in self._gates:
+            await self._store.run(lambda store: store.remember_unprepared(uid))
+        async with self._gate(uid):
+            record = await self._store.run(lambda store: store.claims().get(uid))
+            gpus = () if record is None else record.gpus
+            async with await self._enter(gpus, reference, deadline - time.monotonic()):
+                await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
+                await self._store.run(lambda store: _forget(store, uid))
+        self.changed.set()
+        return record
+
+    async def records(self) -> dict[str, ClaimRecord]:
+        """All claims in the store by UID."""
+        return await self._store.run(lambda store: dict(store.claims()))
+
+    async def sweep(self) -> list[str]:
+        """Remove CDI specs of ours that no claim in the store has; returns the file names."""
+        found = await self._files("list the CDI folder", self._specs.claim_uids)
+        known = set(await self.records())
+        return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
+
+    async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
+        reference = plan.claim.reference
+        with self._timed("presence"):
+            await self._verify(plan)
+            devices = [item.device for item in plan.devices]
+            spec = await self._files(
+                f"make the CDI spec of {reference}", lambda: self._hardware.claim_spec(reference.uid, devices)
+            )
+        wanted = ClaimRecord(
+            reference,
+            ClaimState.PREPARING,
+            self._boot_id,
+            time.time(),
+            tuple(self._held(reference.uid, item) for item in plan.devices),
+        )
+        with self._timed("intent"):
+            before = await self._store.run(lambda store: _begin(store, plan, wanted, asked_at, self._hardware))
+        try:
+            with self._timed("cdi-write"):
+                await self._files(f"write the CDI spec of {reference}", lambda: self._write(reference.uid, spec))
+            done = replace(wanted, state=ClaimState.PREPARED)
+            if before is None or not _same(before, done):
+                with self._timed("commit"):
+                    await self._store.run(lambda store: store.put(done))
+        except BaseException:
+            if before is None:
+                await asyncio.shield(self._undo(reference))
+            raise
+        self.changed.set()
+        return done
+
+    async def _undo(self, reference: ClaimReference) -> None:
+        try:
+            await self._files(
+                f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
+            )
+            await self._store.run(lambda store: store.remove(reference.uid))
+        except Exception as error:
+            log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
+
+    async def _verify(self, plan: PreparePlan) -> None:
+        checks = [self._hardware.verify(item.device) for item in plan.devices if not item.admin_access]
+        results = await asyncio.gather(*checks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _held(self, claim_uid: str, item: PlannedDevice) -> HeldDevice:
+        device = item.device
+        return HeldDevice(
+            requests=item.requests,
+            pool=item.pool,
+            device=device.name,
+            cdi_device=qualified_name(claim_uid, device.name),
+            uuid=device.uuid,
+            gpu_uuid=device.gpu.uuid,
+            footprint=device.footprint,
+            published=self._hardware.published(device),
+            admin_access=item.admin_access,
+            share_id=item.share_id,
+            gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
+            compute_instance_id=device.mig.compute_instance_id if device.mig else None,
+        )
+
+    def _write(self, uid: str, spec: bytes) -> None:
+        if self._specs.read(uid) != spec:
+            self._specs.write(uid, spec)
+
+    async def _files(self, call: str, function: Any) -> Any:
+        return await self._lanes.run(_FILES_LANE, call, function, _FILES_TIMEOUT_SECONDS)
+
+    async def _enter(
+        self, gpus: Sequence[object], reference: ClaimReference, timeout: float
+    ) -> contextlib.AsyncExitStack:
+        """Take the locks now; the stack that is returned lets go of them."""
+        async with contextlib.AsyncExitStack() as stack:
+            names = [str(gpu) for gpu in gpus]
+            await stack.enter_async_context(self._locks.hold(names, f"claim {reference}", timeout))
+            return stack.pop_all()
+
+    @contextlib.asynccontextmanager
+    async def _gate(self, uid: str) -> AsyncIterator[None]:
+        gate = self._gates.setdefault(uid, _Gate(asyncio.Lock()))
+        gate.users += 1
+        try:
+            async with gate.lock:
+                yield
+        finally:
+            gate.users -= 1
+            if gate.users == 0:
+                del self._gates[uid]
+
+    def _timed(self, step: str) -> contextlib.AbstractContextManager[object]:
+        return self._metrics.step_seconds.labels(step).time()
+
+
+def _begin(
+    store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, hardware: Hardware
+) -> ClaimRecord | None:
+    """Check the plan against the store and write the intent down; returns the claim's earlier record."""
+    reference = plan.claim.reference
+    given_up = store.unprepared_at(reference.uid)
+    if given_up is not None and given_up >= asked_at:
+        raise ClaimError(
+            "Unprepared", f"claim {reference} was unprepared while this Prepare waited; nothing was prepared"
+        )
+    before = store.claims().get(reference.uid)
+    if before is None:
+        for item in plan.devices:
+            if not hardware.is_offered(item.device.name):
+                raise ClaimError(
+                    "NotOffered",
+                    f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
+                    "delete the pod to have it scheduled anew",
+                )
+    else:
+        _check_same_hardware(before, wanted)
+    check_conflicts(
+        plan, (holding for record in store.claims().values() for holding in record.holdings())
+    )
+    if before is None or before.state is not ClaimState.PREPARED:
+        store.put(wanted)
+    return before
+
+
+def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
+    earlier = {held.device: held for held in before.devices}
+    for held in wanted.devices:
+        known = earlier.get(held.device)
+        if known is not None and known.gpu_uuid != held.gpu_uuid:
+            raise ClaimError(
+                "CardSwapped",
+                f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was prepared "
+                f"and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
+            )
+
+
+def _same(before: ClaimRecord, done: ClaimRecord) -> bool:
+    return (before.state, before.boot_id, before.devices) == (done.state, done.boot_id, done.devices)
+
+
+def _forget(store: Store, uid: str) -> None:
+    store.remove(uid)
+    store.remember_unprepared(uid)

@@ -1,0 +1,348 @@
+"""The node's hardware: NVML kept open, read again and again, and asked before each claim.
+
+Readings run in lanes, so a GPU that answers slowly or not at all delays only itself. What is not answered in time
+keeps its last reading, or, without one, is named as unreadable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdi.claimspec import claim_spec
+from cdi.devicenodes import DeviceNodeError, gpu_edits, mig_edits
+from cdi.drivermounts import CommonEdits, common_edits
+from cdi.driverroot import DriverRoot, DriverRootError
+from cdi.hooks import HookTool, find_hook_tool
+from cdi.spec import ContainerEdits, to_json
+from driver.claim import ClaimError
+from driver.devices import Device, offered_devices
+from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
+from driver.exclusion import Exclusion
+from driver.hostfiles import HostRoots
+from driver.inventory import Inventory, UnreadableGpu
+from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
+from driver.presence import DevicePresenceError, verify
+from driver.resourceslices import published
+from kubeletplugin.lanes import NODE_LANE, Lanes
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.settings import Settings
+
+_LIBRARY = "libnvidia-ml.so.1"
+_SLOWEST_READING_SECONDS = 3600.0
+_FIRST_RETRY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What is derived from one inventory."""
+
+    inventory: Inventory
+    devices: dict[str, Device]
+    offered: tuple[Device, ...]
+
+
+class GpuHardware:
+    """Discovery over time. ``changed`` is set when another inventory was found; whoever publishes clears it."""
+
+    def __init__(self, settings: Settings, lanes: Lanes, metrics: Metrics) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._metrics = metrics
+        self._roots = HostRoots(settings.proc_root, settings.sys_root)
+        self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
+        self._exclusion = Exclusion.parse(settings.exclude)
+        self._hook_setting = settings.hooks
+        self._nvml: Nvml | None = None
+        self._view = _View(Inventory(), {}, ())
+        self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
+        self._last: dict[int, GpuReading] = {}
+        self._node_reading: asyncio.Task[NodeReading] | None = None
+        self._said: set[str] = set()
+        self._common: tuple[str, CommonEdits] | None = None
+        self._rescan = asyncio.Event()
+        self.ready = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.unavailable = "the hardware has not been read yet"
+        """Why there is no current reading; empty when there is one."""
+
+    @property
+    def inventory(self) -> Inventory:
+        return self._view.inventory
+
+    @property
+    def offered(self) -> tuple[Device, ...]:
+        """The devices to publish, in order."""
+        return self._view.offered
+
+    def boot_id(self) -> str:
+        """The kernel's boot id, empty if it cannot be read."""
+        try:
+            return self._roots.boot_id()
+        except OSError as error:
+            self._say_once("boot id", logging.WARNING, "the boot id cannot be read: %s", error)
+            return ""
+
+    async def devices(self, timeout: float) -> Mapping[str, Device]:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ready.wait()
+        except TimeoutError:
+            raise ClaimError(
+                "NotReady", f"the node's GPUs are not known yet: {self.unavailable}"
+            ) from None
+        return self._view.devices
+
+    def is_offered(self, name: str) -> bool:
+        return any(device.name == name for device in self._view.offered)
+
+    def published(self, device: Device) -> dict[str, Any]:
+        return published(device, self._view.inventory)
+
+    async def verify(self, device: Device) -> None:
+        nvml = self._nvml
+        if nvml is None:
+            raise NvmlUnavailable(f"device {device.name} cannot be checked: {self.unavailable}")
+        try:
+            await self._lanes.run(
+                _gpu_lane(device.gpu.index),
+                f"check of {device.name}",
+                lambda: verify(nvml, device),
+                self._settings.nvml_timeout_seconds,
+            )
+        except DevicePresenceError:
+            self._rescan.set()
+            raise
+
+    def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
+        common = self._common_edits()
+        edits = {device.name: self._edits(device) for device in devices}
+        return to_json(claim_spec(claim_uid, edits, common))
+
+    def _edits(self, device: Device) -> ContainerEdits:
+        settings, gpu = self._settings, device.gpu
+        if gpu.minor is None:
+            raise DeviceNodeError(
+                f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node is unknown"
+            )
+        if device.mig is None:
+            return gpu_edits(
+                settings.dev_root, settings.host_dev_root, gpu.minor, str(gpu.pci), proc_root=settings.proc_root
+            )
+        return mig_edits(
+            settings.dev_root,
+            settings.host_dev_root,
+            settings.proc_root,
+            gpu.minor,
+            device.mig.gpu_instance_id,
+            device.mig.compute_instance_id,
+        )
+
+    def _common_edits(self) -> ContainerEdits:
+        version = self._view.inventory.driver_version
+        if self._common is not None and self._common[0] == version:
+            return self._common[1].edits
+        common = common_edits(
+            self._driver_root,
+            version,
+            dev_root=self._settings.dev_root,
+            host_dev_root=self._settings.host_dev_root,
+            proc_root=self._settings.proc_root,
+            hooks=self._hook_tool(),
+        )
+        for warning in common.warnings:
+            self._say_once(warning, logging.WARNING, "%s", warning)
+        if not common.warnings:
+            self._common = (version, common)
+        return common.edits
+
+    def _hook_tool(self) -> HookTool | None:
+        if self._hook_setting == "none":
+            return None
+        if self._hook_setting == "auto":
+            return find_hook_tool([self._driver_root])
+        name = Path(self._hook_setting).name
+        return HookTool(self._hook_setting, (name, "hook") if name == "nvidia-ctk" else (name,))
+
+    async def run(self) -> None:
+        """Read the hardware for ever, every ``rescan_seconds`` and when a claim found it changed."""
+        pause = _FIRST_RETRY_SECONDS
+        while True:
+            self._rescan.clear()
+            if await self.read_once():
+                pause = self._settings.rescan_seconds
+            else:
+                pause = min(2 * pause, self._settings.rescan_seconds)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._rescan.wait()
+            except TimeoutError:
+                continue
+
+    async def read_once(self) -> bool:
+        """Read everything once; false if the driver does not answer (``unavailable`` says why)."""
+        started = time.monotonic()
+        try:
+            inventory = await self._read()
+        except (NvmlUnavailable, NvmlError, DriverRootError, TimeoutError) as error:
+            self._metrics.discovery_errors.inc()
+            if self._node_has_no_gpu() and isinstance(error, NvmlUnavailable | DriverRootError):
+                self._say_once("no gpu", logging.WARNING, "this node has no NVIDIA GPU; waiting for one")
+                self._accept(Inventory())
+                return True
+            self.unavailable = str(error) or "the hardware calls have not answered yet"
+            self._say_once(self.unavailable, logging.WARNING, "the GPUs cannot be read: %s", self.unavailable)
+            return False
+        self._metrics.discovery_seconds.observe(time.monotonic() - started)
+        self._accept(inventory)
+        return True
+
+    def _node_has_no_gpu(self) -> bool:
+        return not self._roots.nvidia_display_functions()
+
+    async def _read(self) -> Inventory:
+        node = await self._read_node()
+        for index in range(node.gpu_count):
+            if index not in self._readings:
+                self._readings[index] = asyncio.create_task(self._read_gpu(index))
+        waited = [self._readings[index] for index in range(node.gpu_count)]
+        if waited:
+            await asyncio.wait(waited, timeout=self._settings.nvml_timeout_seconds)
+        readings = [self._taken(index) for index in range(node.gpu_count)]
+        return assemble(node, readings)
+
+    async def _read_node(self) -> NodeReading:
+        if self._node_reading is None:
+            self._node_reading = asyncio.create_task(
+                self._lanes.run(NODE_LANE, "NVML start and node query", self._open_and_read, _SLOWEST_READING_SECONDS)
+            )
+        done, _ = await asyncio.wait([self._node_reading], timeout=self._settings.nvml_timeout_seconds)
+        if not done:
+            raise TimeoutError(self._hanging(NODE_LANE))
+        task, self._node_reading = self._node_reading, None
+        return task.result()
+
+    def _open_and_read(self) -> NodeReading:
+        if self._nvml is None:
+            self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
+        try:
+            node = read_node(self._nvml, self._roots)
+        except NvmlError as error:
+            if error.code in (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH):
+                self._reopen()
+            raise
+        if len(node.display_functions) > node.gpu_count:
+            # NVML lists the GPUs that were there when it was initialised.
+            self._reopen()
+            if self._nvml is not None:
+                node = read_node(self._nvml, self._roots)
+        return node
+
+    def _reopen(self) -> None:
+        nvml, self._nvml = self._nvml, None
+        if nvml is not None:
+            nvml.close()
+        self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
+
+    async def _read_gpu(self, index: int) -> GpuReading | UnreadableGpu:
+        nvml = self._nvml
+        if nvml is None:
+            return UnreadableGpu(f"index {index}", "NVML is not initialised")
+        return await self._lanes.run(
+            _gpu_lane(index),
+            f"reading of GPU index {index}",
+            lambda: read_gpu(nvml, self._roots, index),
+            _SLOWEST_READING_SECONDS,
+        )
+
+    def _taken(self, index: int) -> GpuReading | UnreadableGpu:
+        """The finished reading of one GPU, or what there is instead."""
+        task = self._readings[index]
+        if not task.done():
+            hanging = self._hanging(_gpu_lane(index))
+            self._say_once(f"hanging {index}", logging.WARNING, "GPU index %d: %s", index, hanging)
+            return self._last.get(index) or UnreadableGpu(f"index {index}", hanging)
+        del self._readings[index]
+        reading = task.result()
+        if isinstance(reading, GpuReading):
+            self._last[index] = reading
+            self._said.discard(f"hanging {index}")
+        else:
+            self._last.pop(index, None)
+        return reading
+
+    def _hanging(self, lane: str) -> str:
+        for busy in self._lanes.busy():
+            if busy.lane == lane:
+                return f"{busy.call} ({lane}) has not answered for {busy.seconds:.0f} s"
+        return f"the calls of {lane} have not answered yet"
+
+    def _accept(self, inventory: Inventory) -> None:
+        self.unavailable = ""
+        first = not self.ready.is_set()
+        if first or inventory != self._view.inventory:
+            every = offered_devices(inventory, Exclusion())
+            offered = offered_devices(inventory, self._exclusion)
+            self._view = _View(inventory, {device.name: device for device in every}, offered)
+            self._report(inventory)
+            self.changed.set()
+        self.ready.set()
+
+    def _report(self, inventory: Inventory) -> None:
+        metrics = self._metrics
+        metrics.unreadable_gpus.set(len(inventory.unreadable_gpus))
+        metrics.waiting_for_driver.set(inventory.waiting_for_driver)
+        empty = [gpu for gpu in inventory.gpus if gpu.mig_enabled and not gpu.mig_devices]
+        metrics.mig_without_instances.set(len(empty))
+        log.info(
+            "found %d GPUs, %d devices to offer, driver %s",
+            len(inventory.gpus),
+            len(self._view.offered),
+            inventory.driver_version or "unknown",
+        )
+        for gpu in inventory.unreadable_gpus:
+            self._say_once(f"gpu {gpu}", logging.ERROR, "GPU %s cannot be read and is not offered: %s", gpu.gpu, gpu.reason)
+        for problem in inventory.unreadable_fields:
+            if self._say_once(
+                f"field {problem}",
+                logging.WARNING,
+                "GPU %s: field %s cannot be read: %s",
+                problem.gpu,
+                problem.field,
+                problem.reason,
+            ):
+                metrics.unreadable_fields.labels(problem.field).inc()
+        for gpu in empty:
+            self._say_once(
+                f"empty {gpu.uuid}",
+                logging.WARNING,
+                "GPU %s (%s) is in MIG mode and has no instance, so it offers nothing: make instances with "
+                "nvidia-smi mig -cgi, or turn MIG mode off",
+                gpu.pci,
+                gpu.uuid,
+            )
+        if inventory.waiting_for_driver:
+            self._say_once(
+                f"waiting {inventory.waiting_for_driver}",
+                logging.WARNING,
+                "%d NVIDIA PCI functions wait for the driver: NVML does not list them",
+                inventory.waiting_for_driver,
+            )
+
+    def _say_once(self, key: str, level: int, text: str, *arguments: object) -> bool:
+        if key in self._said:
+            return False
+        self._said.add(key)
+        log.log(level, text, *arguments)
+        return True
+
+
+def _gpu_lane(index: int) -> str:
+    return f"gpu-{index}"

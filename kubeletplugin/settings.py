@@ -1,0 +1,152 @@
+"""Settings of the plugin: every flag is an environment variable too (``--node-name`` is ``NODE_NAME``)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from driver.claim import DRIVER_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one run of the plugin needs to know. Times are in seconds."""
+
+    node_name: str
+    pod_uid: str
+    kubeconfig: Path | None
+    kubelet_registry_path: Path
+    kubelet_plugins_path: Path
+    cdi_root: Path
+    driver_root: Path
+    host_driver_root: str
+    dev_root: Path
+    host_dev_root: str
+    proc_root: Path
+    sys_root: Path
+    hooks: str
+    exclude: tuple[str, ...]
+    http_address: str
+    rescan_seconds: float
+    cleanup_seconds: float
+    claim_grace_seconds: float
+    nvml_timeout_seconds: float
+    liveness_seconds: float
+    delete_slices_on_exit: bool
+    log_format: str
+    log_level: str
+
+    @property
+    def data_path(self) -> Path:
+        """Where the store, the locks and the DRA socket lie."""
+        return self.kubelet_plugins_path / DRIVER_NAME
+
+    @property
+    def pool_name(self) -> str:
+        return self.node_name
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    name: str
+    default: str
+    help: str
+
+    @property
+    def variable(self) -> str:
+        return self.name.upper().replace("-", "_")
+
+
+_FLAGS = (
+    _Flag("node-name", "", "name of this node's Node object, also the pool's name (default: the host name)"),
+    _Flag("pod-uid", "", "UID of this plugin's pod; makes socket names unique, needed for rolling updates"),
+    _Flag("kubeconfig", "", "kubeconfig file (default: the pod's service account)"),
+    _Flag("kubelet-registry-path", "/var/lib/kubelet/plugins_registry", "folder the kubelet finds plugins in"),
+    _Flag("kubelet-plugins-path", "/var/lib/kubelet/plugins", "folder that holds this plugin's data folder"),
+    _Flag("cdi-root", "/var/run/cdi", "folder for CDI specs, one that the container runtime reads"),
+    _Flag("driver-root", "/", "where this process sees the NVIDIA driver's userland"),
+    _Flag("host-driver-root", "", "the host's path of the driver root (default: the driver root)"),
+    _Flag("dev-root", "", "folder that holds dev/ (default: the driver root if it has a dev/nvidiactl, else /)"),
+    _Flag("host-dev-root", "", "the host's path of the dev root (default: the dev root)"),
+    _Flag("proc-root", "/proc", "the host's /proc"),
+    _Flag("sys-root", "/sys", "the host's /sys"),
+    _Flag("hooks", "auto", "CDI hooks: auto, none, or the host's path of nvidia-cdi-hook or nvidia-ctk"),
+    _Flag("exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"),
+    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
+    _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
+    _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
+    _Flag("claim-grace-seconds", "120", "how long a claim must be gone before it is unprepared without the kubelet"),
+    _Flag("nvml-timeout-seconds", "20", "how long a hardware call may take before its claim gets an error"),
+    _Flag("liveness-seconds", "120", "how long a hardware call may hang before /healthz fails"),
+    _Flag("delete-slices-on-exit", "false", "true: remove this node's ResourceSlices at the end"),
+    _Flag("log-format", "text", "text or json"),
+    _Flag("log-level", "info", "debug, info, warning or error"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str] = os.environ) -> None:
+    """Add a flag for each setting; its default comes from the environment."""
+    for flag in _FLAGS:
+        default = environment.get(flag.variable, "") or flag.default
+        shown = f" (default: {flag.default})" if flag.default else ""
+        parser.add_argument(
+            f"--{flag.name}", default=default, metavar="VALUE", help=f"{flag.help}{shown} [${flag.variable}]"
+        )
+
+
+def read(arguments: argparse.Namespace) -> Settings:
+    """Turn parsed flags into settings.
+
+    Raises:
+        ValueError: names the flag, its value and what is allowed.
+    """
+    values = {flag.name: str(getattr(arguments, flag.name.replace("-", "_"))) for flag in _FLAGS}
+    driver_root = Path(values["driver-root"])
+    dev_root = values["dev-root"] or (
+        str(driver_root) if (driver_root / "dev" / "nvidiactl").exists() else "/"
+    )
+    return Settings(
+        node_name=values["node-name"] or socket.gethostname().lower(),
+        pod_uid=values["pod-uid"],
+        kubeconfig=Path(values["kubeconfig"]) if values["kubeconfig"] else None,
+        kubelet_registry_path=Path(values["kubelet-registry-path"]),
+        kubelet_plugins_path=Path(values["kubelet-plugins-path"]),
+        cdi_root=Path(values["cdi-root"]),
+        driver_root=driver_root,
+        host_driver_root=values["host-driver-root"] or str(driver_root),
+        dev_root=Path(dev_root),
+        host_dev_root=values["host-dev-root"] or dev_root,
+        proc_root=Path(values["proc-root"]),
+        sys_root=Path(values["sys-root"]),
+        hooks=values["hooks"],
+        exclude=tuple(part.strip() for part in values["exclude"].split(",") if part.strip()),
+        http_address=values["http-address"],
+        rescan_seconds=_seconds(values, "rescan-seconds"),
+        cleanup_seconds=_seconds(values, "cleanup-seconds"),
+        claim_grace_seconds=_seconds(values, "claim-grace-seconds"),
+        nvml_timeout_seconds=_seconds(values, "nvml-timeout-seconds"),
+        liveness_seconds=_seconds(values, "liveness-seconds"),
+        delete_slices_on_exit=_one_of(values, "delete-slices-on-exit", ("true", "false")) == "true",
+        log_format=_one_of(values, "log-format", ("text", "json")),
+        log_level=_one_of(values, "log-level", ("debug", "info", "warning", "error")),
+    )
+
+
+def _seconds(values: Mapping[str, str], name: str) -> float:
+    try:
+        seconds = float(values[name])
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"--{name}: {values[name]!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _one_of(values: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
+    if values[name] not in allowed:
+        raise ValueError(f"--{name}: {values[name]!r} is not one of {', '.join(allowed)}")
+    return values[name]
