@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driver.inventory import Gpu, MigDevice, PciAddress, Placement
+from driver.exclusion import Exclusion
+from driver.inventory import Gpu, Inventory, MigDevice, PciAddress, Placement
+from driver.names import gpu_name, mig_name, sort_key
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The hardware that a device occupies: a GPU, a span of its memory slices, a span of compute slices in it.
+    """The hardware that a device occupies: a GPU, a span of its memory slices, and one of its compute slices.
 
     ``None`` for a span means all of it.
     """
@@ -50,3 +52,19 @@ class Device:
         if self.mig is None:
             return Footprint(self.gpu.pci)
         return Footprint(self.gpu.pci, self.mig.placement, self.mig.compute_placement)
+
+
+def offered_devices(inventory: Inventory, exclusion: Exclusion) -> tuple[Device, ...]:
+    """The devices that this node offers, by PCI address and then placement.
+
+    A GPU in MIG mode is offered only as its MIG devices, also when there is none yet: it cannot run CUDA as a
+    whole. Excluded GPUs are not offered in any form.
+    """
+    devices: list[Device] = []
+    for gpu in inventory.gpus:
+        if exclusion.excludes(gpu):
+            continue
+        if not gpu.mig_enabled:
+            devices.append(Device(gpu_name(gpu.pci), gpu))
+        devices += [Device(mig_name(gpu.pci, mig), gpu, mig) for mig in gpu.mig_devices]
+    return tuple(sorted(devices, key=lambda device: sort_key(device.name)))

@@ -39,7 +39,7 @@ class PciAddress:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Placement:
-    """A span ``[start, start + size)``, in the units of the grid it lies on (NVML: nvmlGpuInstancePlacement_t)."""
+    """A span ``[start, start + size)``, in the units of its grid (NVML: nvmlGpuInstancePlacement_t)."""
 
     start: int
     size: int
@@ -66,7 +66,11 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """A GPU's NVLink state. ``domain`` is one string for all GPUs that reach each other, else the GPU's UUID."""
+    """A GPU's NVLink state.
+
+    ``domain`` is one string for all GPUs that reach each other, else the GPU's UUID; ``peers`` counts the
+    GPUs that are reached directly.
+    """
 
     domain: str
     links: int = 0
@@ -99,9 +103,9 @@ class MigDevice:
 class Gpu:
     """One physical (or virtual) GPU.
 
-    ``memory_bytes`` is NVML's total, 0 if NVML does not tell. ``mig_enabled`` is the current MIG mode.
-    ``mig_capable`` is false for a vGPU and for what answers NOT_SUPPORTED. ``minor`` is the N of
-    ``/dev/nvidiaN``, never a name.
+    ``memory_bytes`` is NVML's total, 0 if NVML does not tell. ``mig_enabled`` is the current MIG mode,
+    ``mig_pending`` the one after the next reset. ``mig_capable`` is false for a vGPU and for what answers
+    NOT_SUPPORTED. ``minor`` is the N of ``/dev/nvidiaN``, never a name.
     """
 
     uuid: str
@@ -128,7 +132,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableField:
-    """A query that failed: of which GPU (UUID, PCI address or index as text), which field, and NVML's answer."""
+    """A query that failed: of which GPU (its UUID, or ``node``), which field, and what was answered."""
 
     gpu: str
     field: str
@@ -137,7 +141,7 @@ class UnreadableField:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableGpu:
-    """A GPU that cannot be offered at all: how it is known (index, UUID or PCI address) and why."""
+    """A GPU that cannot be offered at all: how it is known (``index 2``, or its UUID) and why."""
 
     gpu: str
     reason: str

@@ -1,0 +1,243 @@
+"""Discovery: read a node's GPUs through NVML and sysfs into an inventory.
+
+``read_gpu`` reads one GPU and may run in a worker thread of its own; ``assemble`` puts the readings
+together and is pure. Each NVML query is made once for a GPU, whatever the number of its devices. A query
+that fails leaves its field empty and is named in the inventory; only without UUID or PCI address, or when
+the GPU is lost, is a GPU set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from driver.enumerations import (
+    ADDRESSING_MODES,
+    ARCHITECTURES,
+    BRANDS,
+    CORES_PER_MULTIPROCESSOR,
+    NVLINK_VERSIONS,
+)
+from driver.fieldreader import FieldReader
+from driver.hostfiles import HostRoots
+from driver.inventory import Engines, Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
+from driver.migdevices import read_mig_devices
+from driver.migprofiles import whole_gpu_engines
+from driver.nvml import (
+    GPU_INSTANCE_PROFILES,
+    MAX_NVLINKS,
+    Code,
+    DeviceHandle,
+    GpuInstanceProfile,
+    MigMode,
+    Nvml,
+    NvmlError,
+    RemoteDeviceType,
+    VirtualizationMode,
+)
+from driver.topology import GpuLinks, Link, Remote, nvlinks
+from driver.versions import UNKNOWN, cuda_version
+
+NODE = "node"
+"""Stands for the GPU in ``UnreadableField`` when the query is not about one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """What is read once for the node. ``gpu_count`` is how many indexes there are to read."""
+
+    gpu_count: int
+    driver_version: str
+    cuda_driver_version: str
+    display_functions: tuple[PciAddress, ...]
+    failures: tuple[UnreadableField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU, still without ``nvlink``, and its active links; ``None`` if they cannot be read or used."""
+
+    gpu: Gpu
+    links: GpuLinks | None
+    failures: tuple[UnreadableField, ...]
+
+
+RunOnGpus = Callable[
+    [Callable[[int], GpuReading | UnreadableGpu], Iterable[int]], Iterable[GpuReading | UnreadableGpu]
+]
+"""How to read several GPUs: the built-in ``map``, or an executor's, which reads them at the same time."""
+
+
+def discover(nvml: Nvml, roots: HostRoots, run_on_gpus: RunOnGpus = map) -> Inventory:
+    """Read the whole node.
+
+    Raises:
+        NvmlError: NVML does not even tell how many GPUs there are.
+    """
+    node = read_node(nvml, roots)
+    readings = run_on_gpus(lambda index: read_gpu(nvml, roots, index), range(node.gpu_count))
+    return assemble(node, list(readings))
+
+
+def read_node(nvml: Nvml, roots: HostRoots) -> NodeReading:
+    """Read what the node's GPUs have in common.
+
+    Raises:
+        NvmlError: NVML does not even tell how many GPUs there are.
+    """
+    reader = FieldReader(NODE)
+    return NodeReading(
+        gpu_count=nvml.device_count(),
+        driver_version=reader.read("driverVersion", nvml.driver_version, ""),
+        cuda_driver_version=cuda_version(reader.read("cudaDriverVersion", nvml.cuda_driver_version, 0)),
+        display_functions=roots.nvidia_display_functions(),
+        failures=tuple(reader.failures),
+    )
+
+
+def read_gpu(nvml: Nvml, roots: HostRoots, index: int) -> GpuReading | UnreadableGpu:
+    """Read the GPU with this NVML index. Never raises for anything that NVML or sysfs answers."""
+    known_as = f"index {index}"
+    try:
+        handle = nvml.device_by_index(index)
+        uuid = nvml.uuid(handle)
+        if not uuid:
+            return UnreadableGpu(known_as, "nvmlDeviceGetUUID: the UUID is empty")
+        known_as = uuid
+        pci = PciAddress.parse(nvml.pci_bus_id(handle))
+        return _read_fields(nvml, roots, handle, Gpu(uuid=uuid, pci=pci, index=index))
+    except (NvmlError, ValueError) as error:
+        return UnreadableGpu(known_as, str(error))
+
+
+def assemble(node: NodeReading, readings: Sequence[GpuReading | UnreadableGpu]) -> Inventory:
+    """Put the readings together: GPUs by PCI address, NVLink islands, what could not be read. Pure."""
+    read = sorted(
+        (reading for reading in readings if isinstance(reading, GpuReading)), key=lambda r: r.gpu.pci
+    )
+    unreadable = tuple(reading for reading in readings if isinstance(reading, UnreadableGpu))
+    nvlink = nvlinks([reading.links for reading in read if reading.links is not None])
+    missing = set(node.display_functions) - {reading.gpu.pci for reading in read}
+    return Inventory(
+        driver_version=node.driver_version,
+        cuda_driver_version=node.cuda_driver_version,
+        gpus=tuple(replace(reading.gpu, nvlink=nvlink.get(reading.gpu.pci)) for reading in read),
+        unreadable_gpus=unreadable,
+        unreadable_fields=node.failures + tuple(f for reading in read for f in reading.failures),
+        waiting_for_driver=max(0, len(missing) - len(unreadable)),
+    )
+
+
+def _read_fields(nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: Gpu) -> GpuReading:
+    reader = FieldReader(identity.uuid)
+    read = reader.read
+    unsupported = [Code.NOT_SUPPORTED]
+    virtualization = read(
+        "virtualizationMode", lambda: nvml.virtualization_mode(handle), 0, absent=unsupported
+    )
+    is_vgpu = virtualization == VirtualizationMode.VGPU
+    mig_mode = read("migMode", lambda: nvml.mig_mode(handle), None, absent=unsupported)
+    mig_capable = mig_mode is not None and not is_vgpu
+    mig_mode = mig_mode or MigMode(current=False, pending=False)
+    capability = read("cudaComputeCapability", lambda: nvml.compute_capability(handle), None)
+    gpu = replace(
+        identity,
+        minor=read("minor", lambda: nvml.minor_number(handle), None),
+        product_name=read("productName", lambda: nvml.name(handle), ""),
+        brand=BRANDS.get(read("brand", lambda: nvml.brand(handle), -1), ""),
+        architecture=ARCHITECTURES.get(read("architecture", lambda: nvml.architecture(handle), -1), ""),
+        compute_capability=f"{capability[0]}.{capability[1]}.0" if capability else UNKNOWN,
+        memory_bytes=read("memory", lambda: nvml.memory_bytes(handle), 0),
+        engines=_read_engines(nvml, handle, reader, capability, mig_capable=mig_capable),
+        addressing_mode=ADDRESSING_MODES.get(
+            read("addressingMode", lambda: nvml.addressing_mode(handle), -1, absent=unsupported), ""
+        ),
+        pcie_root=read("pcieRoot", lambda: roots.pcie_root(identity.pci), None),
+        numa_node=read("numaNode", lambda: roots.numa_node(identity.pci), None),
+        fabric_clique=read("fabricClique", lambda: _fabric_clique(nvml, handle), None, absent=unsupported),
+        mig_capable=mig_capable,
+        mig_enabled=mig_mode.current,
+        mig_pending=mig_mode.pending,
+        is_vgpu=is_vgpu,
+        mig_devices=read_mig_devices(nvml, handle, reader) if mig_mode.current else (),
+    )
+    links = None if gpu.mig_enabled else _read_links(nvml, handle, reader, gpu)
+    return GpuReading(gpu, links, tuple(reader.failures))
+
+
+def _fabric_clique(nvml: Nvml, handle: DeviceHandle) -> str | None:
+    """``<cluster uuid>.<clique>``; the cluster UUID of a board with its own NVSwitches is 0: no clique."""
+    fabric = nvml.fabric(handle)
+    if not fabric.completed or fabric.cluster_uuid.int == 0:
+        return None
+    return f"{fabric.cluster_uuid}.{fabric.clique}"
+
+
+def _read_engines(
+    nvml: Nvml,
+    handle: DeviceHandle,
+    reader: FieldReader,
+    capability: tuple[int, int] | None,
+    *,
+    mig_capable: bool,
+) -> Engines:
+    """The engines of the whole GPU.
+
+    NVML counts only CUDA cores; the rest is known by the largest MIG profile, where there is one.
+    """
+    profiles = _read_profiles(nvml, handle, reader) if mig_capable else []
+    engines = whole_gpu_engines(profiles)
+    cores = reader.read("multiprocessors", lambda: nvml.cores(handle), 0, absent=[Code.NOT_SUPPORTED])
+    per_multiprocessor = CORES_PER_MULTIPROCESSOR.get(capability) if capability else None
+    if cores and per_multiprocessor:
+        return replace(engines, multiprocessors=cores // per_multiprocessor)
+    return engines
+
+
+def _read_profiles(nvml: Nvml, handle: DeviceHandle, reader: FieldReader) -> list[GpuInstanceProfile]:
+    """All profiles that the GPU has. With MIG mode off, older drivers tell none."""
+    profiles = []
+    for number in range(GPU_INSTANCE_PROFILES):
+        try:
+            profiles.append(nvml.gpu_instance_profile(handle, number))
+        except NvmlError as error:
+            if error.code == Code.GPU_IS_LOST:
+                raise
+            if error.code not in (Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT):
+                reader.note("engines", error)
+                break
+    return profiles
+
+
+def _read_links(nvml: Nvml, handle: DeviceHandle, reader: FieldReader, gpu: Gpu) -> GpuLinks | None:
+    """The GPU's active links, or ``None`` when its NVLink state cannot be read."""
+    links: list[Link] = []
+    version = UNKNOWN
+    for number in range(MAX_NVLINKS):
+        try:
+            active = nvml.nvlink_active(handle, number)
+        except NvmlError as error:
+            if error.code == Code.INVALID_ARGUMENT:
+                break
+            if error.code == Code.NOT_SUPPORTED:
+                continue
+            if error.code == Code.GPU_IS_LOST:
+                raise
+            reader.note("nvlink", error)
+            return None
+        if not active:
+            continue
+        if not links:
+            enumerated = reader.read("nvlinkVersion", lambda n=number: nvml.nvlink_version(handle, n), 0)  # type: ignore[misc]
+            version = NVLINK_VERSIONS.get(enumerated, UNKNOWN)
+        links.append(_read_link(nvml, handle, reader, number))
+    return GpuLinks(gpu.uuid, gpu.pci, tuple(links), version, gpu.fabric_clique)
+
+
+def _read_link(nvml: Nvml, handle: DeviceHandle, reader: FieldReader, number: int) -> Link:
+    remotes = {RemoteDeviceType.GPU: Remote.GPU, RemoteDeviceType.SWITCH: Remote.SWITCH}
+    kind = reader.read("nvlinkRemote", lambda: nvml.nvlink_remote_type(handle, number), -1)
+    pci = reader.read(
+        "nvlinkRemote", lambda: PciAddress.parse(nvml.nvlink_remote_bus_id(handle, number)), None
+    )
+    return Link(remotes.get(kind, Remote.OTHER), pci)  # type: ignore[call-overload]

@@ -1,0 +1,94 @@
+"""The MIG devices that exist on a GPU, read through NVML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from driver.fieldreader import FieldReader
+from driver.inventory import MigDevice
+from driver.migprofiles import extensions, profile_in_device_name, profile_text
+from driver.nvml import Code, DeviceHandle, GpuInstanceInfo, MigAttributes, Nvml, NvmlError
+
+
+def read_mig_devices(nvml: Nvml, gpu: DeviceHandle, reader: FieldReader) -> tuple[MigDevice, ...]:
+    """Every MIG device of a GPU in MIG mode, by placement.
+
+    One that cannot be read is left out and noted as field ``migDevices[<index>]``; its siblings stay.
+
+    Raises:
+        NvmlError: GPU_IS_LOST.
+    """
+    count = reader.read("migDevices", lambda: nvml.max_mig_device_count(gpu), 0, absent=[Code.NOT_SUPPORTED])
+    instances = _MigReader(nvml, gpu, reader)
+    found = [
+        device
+        for index in range(count)
+        if (
+            device := reader.read(
+                f"migDevices[{index}]",
+                lambda index=index: instances.device(index),  # type: ignore[misc]
+                None,
+            )
+        )
+    ]
+    return tuple(
+        sorted(found, key=lambda device: (device.placement, device.compute_placement or device.placement))
+    )
+
+
+class _MigReader:
+    """Reads MIG devices one by one, and what they share (GPU instance, profile name) once."""
+
+    def __init__(self, nvml: Nvml, gpu: DeviceHandle, reader: FieldReader) -> None:
+        self._nvml = nvml
+        self._gpu = gpu
+        self._reader = reader
+        self._gpu_instances: dict[int, GpuInstanceInfo] = {}
+        self._profile_names: dict[int, str] = {}
+
+    def device(self, index: int) -> MigDevice | None:
+        """The MIG device in this slot, or ``None`` for an empty slot; indexes have holes."""
+        nvml = self._nvml
+        try:
+            handle = nvml.mig_device_by_index(self._gpu, index)
+        except NvmlError as error:
+            if error.code in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+                return None
+            raise
+        gpu_instance_id = nvml.gpu_instance_id(handle)
+        compute_instance_id = nvml.compute_instance_id(handle)
+        attributes = nvml.mig_attributes(handle)
+        gpu_instance = self._gpu_instance(gpu_instance_id)
+        profile = self._profile(handle, gpu_instance.profile_id, attributes)
+        device = MigDevice(
+            uuid=nvml.uuid(handle),
+            profile=profile,
+            gpu_instance_id=gpu_instance_id,
+            compute_instance_id=compute_instance_id,
+            placement=gpu_instance.placement,
+            memory_mib=attributes.memory_mib,
+            engines=attributes.engines,
+            media_extensions=extensions(profile).media,
+            all_media_extensions=extensions(profile).all_media,
+            graphics=extensions(profile).graphics,
+        )
+        if attributes.compute_instance_slices >= attributes.gpu_instance_slices:
+            return device
+        compute_instance = nvml.compute_instance(gpu_instance.handle, compute_instance_id)
+        return replace(device, compute_placement=compute_instance.placement)
+
+    def _gpu_instance(self, gpu_instance_id: int) -> GpuInstanceInfo:
+        if gpu_instance_id not in self._gpu_instances:
+            self._gpu_instances[gpu_instance_id] = self._nvml.gpu_instance(self._gpu, gpu_instance_id)
+        return self._gpu_instances[gpu_instance_id]
+
+    def _profile(self, handle: DeviceHandle, profile_id: int, attributes: MigAttributes) -> str:
+        """The profile text; drivers that do not know it by id have it in the MIG device's name."""
+        if profile_id not in self._profile_names:
+            self._profile_names[profile_id] = self._reader.read(
+                "profile", lambda: self._nvml.gpu_instance_profile_by_id(self._gpu, profile_id).name, ""
+            )
+        name = self._profile_names[profile_id]
+        if name:
+            return profile_text(name, attributes.gpu_instance_slices, attributes.compute_instance_slices)
+        return profile_in_device_name(self._nvml.name(handle))

@@ -1,0 +1,69 @@
+"""Device names: DNS labels that say where a device is, so that they outlive reboots and renumbering.
+
+A GPU is ``gpu-`` and its PCI address (``gpu-0000-65-00-0``). A MIG device adds its profile and the start of
+its placement (``gpu-0000-65-00-0-mig-1g10gb-0``), and the start of the compute instance when that does not
+fill its GPU instance (``gpu-0000-65-00-0-mig-1c3g20gb-4-2``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from driver.inventory import MigDevice, PciAddress
+
+MAX_LENGTH = 63
+"""Bytes in a device name (DNS-1123 label)."""
+
+_PLAIN_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:\+(?!no\.)[a-z]+(?:\.[a-z]+)?|-[a-z]+)?")
+_NAME = re.compile(
+    r"gpu-([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-9a-f])(?:-mig-(.+?)-(\d+)(?:-(\d+))?)?"
+)
+
+
+def gpu_name(pci: PciAddress) -> str:
+    """The name of the whole GPU at this address."""
+    return "gpu-" + re.sub(r"[:.]", "-", str(pci))
+
+
+def mig_name(pci: PciAddress, mig: MigDevice) -> str:
+    """The name of a MIG device of the GPU at this address.
+
+    Two MIG devices of one GPU that can be told apart by profile text and placement never share a name.
+    """
+    prefix = gpu_name(pci) + "-mig-"
+    suffix = f"-{mig.placement.start}"
+    if mig.compute_placement is not None:
+        suffix += f"-{mig.compute_placement.start}"
+    return prefix + _profile_label(mig.profile, MAX_LENGTH - len(prefix) - len(suffix)) + suffix
+
+
+def sort_key(name: str) -> tuple[int, PciAddress, int, int, int, str]:
+    """Order of devices in a pool: by PCI address, the whole GPU first, then by placement.
+
+    Names that are not of this form come last, in text order.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return 1, PciAddress(0, 0, 0, 0), 0, 0, 0, name
+    domain, bus, device, function, profile, start, compute_start = match.groups()
+    pci = PciAddress(int(domain, 16), int(bus, 16), int(device, 16), int(function, 16))
+    return 0, pci, int(profile is not None), int(start or 0), int(compute_start or 0), name
+
+
+def _profile_label(profile: str, room: int) -> str:
+    """The profile as part of a DNS label, another one for each profile text.
+
+    ``1g.24gb+me.all`` → ``1g24gb-me-all``, ``1g.24gb-me`` → ``1g24gb-no-me``. A text of another form, or
+    one that is too long, keeps what fits and gets a hash. The hash begins with ``0x``, which no plain label
+    holds.
+    """
+    if _PLAIN_PROFILE.fullmatch(profile):
+        size, sign, suffix = re.fullmatch(r"([^+-]*)([+-]?)(.*)", profile).groups()  # type: ignore[union-attr]
+        joint = {"": "", "+": "-", "-": "-no-"}[sign]
+        label = f"{size.replace('.', '')}{joint}{suffix.replace('.', '-')}"
+        if len(label) <= room:
+            return label
+    digest = hashlib.sha256(profile.encode()).hexdigest()[:8]
+    readable = re.sub(r"[^a-z0-9]+", "-", profile.lower()).strip("-")
+    return f"{readable[: room - 11].rstrip('-') or 'profile'}-0x{digest}"

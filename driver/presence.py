@@ -1,0 +1,87 @@
+"""Presence: whether the hardware behind a device is still what was published, before a claim gets it."""
+
+from __future__ import annotations
+
+from driver.devices import Device
+from driver.inventory import MigDevice
+from driver.nvml import Code, DeviceHandle, Nvml, NvmlError
+
+
+class DevicePresenceError(Exception):
+    """The device cannot be given to a claim now: which device, and why."""
+
+    def __init__(self, device: str, reason: str) -> None:
+        self.device = device
+        self.reason = reason
+        super().__init__(f"device {device}: {reason}")
+
+
+class DeviceChanged(DevicePresenceError):
+    """Another card, or another MIG device, is now where the device was."""
+
+    def __init__(self, device: str, old_uuid: str, new_uuid: str) -> None:
+        self.old_uuid = old_uuid
+        self.new_uuid = new_uuid
+        super().__init__(device, f"it had UUID {old_uuid}, and now {new_uuid} is in its place")
+
+
+def verify(nvml: Nvml, device: Device) -> None:
+    """Ask NVML whether the device is there, is the same, and can be used: two to six calls.
+
+    Raises:
+        DeviceChanged: the UUID is another one.
+        DevicePresenceError: GPU or MIG device gone or lost, the wrong MIG mode, or NVML does not answer.
+    """
+    try:
+        gpu = _gpu(nvml, device)
+        if device.mig is None:
+            _whole(nvml, device, gpu)
+        else:
+            _partition(nvml, device, gpu, device.mig)
+    except NvmlError as error:
+        raise DevicePresenceError(device.name, str(error)) from error
+
+
+def _gpu(nvml: Nvml, device: Device) -> DeviceHandle:
+    try:
+        handle = nvml.device_by_pci(device.gpu.pci)
+    except NvmlError as error:
+        if error.code in (Code.NOT_FOUND, Code.GPU_NOT_FOUND):
+            raise DevicePresenceError(device.name, f"there is no GPU at {device.gpu.pci} any more") from error
+        raise
+    found = nvml.uuid(handle)
+    if found != device.gpu.uuid:
+        raise DeviceChanged(device.name, device.gpu.uuid, found)
+    return handle
+
+
+def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> None:
+    try:
+        mode = nvml.mig_mode(gpu)
+    except NvmlError as error:
+        if error.code in (Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND):
+            return
+        raise
+    if mode.current:
+        raise DevicePresenceError(
+            device.name,
+            f"MIG mode is on for GPU {device.gpu.uuid}, so it cannot be used as a whole; "
+            "turn it off (nvidia-smi -mig 0) or claim a MIG device",
+        )
+
+
+def _partition(nvml: Nvml, device: Device, gpu: DeviceHandle, mig: MigDevice) -> None:
+    try:
+        gpu_instance = nvml.gpu_instance(gpu, mig.gpu_instance_id)
+        compute_instance = nvml.compute_instance(gpu_instance.handle, mig.compute_instance_id)
+        found = nvml.uuid(compute_instance.mig_device)
+    except NvmlError as error:
+        if error.code in (Code.NOT_FOUND, Code.NOT_SUPPORTED):
+            raise DevicePresenceError(
+                device.name,
+                f"MIG device {mig.uuid} (GPU instance {mig.gpu_instance_id}, compute instance "
+                f"{mig.compute_instance_id}) is gone from GPU {device.gpu.uuid} ({error})",
+            ) from error
+        raise
+    if found != mig.uuid:
+        raise DeviceChanged(device.name, mig.uuid, found)
