@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import urllib3
 import yaml
 
 from tests.cluster.api import Object, wait_until
@@ -262,8 +263,6 @@ SystemdCgroup = false
             "volumePluginDir": str(self.workspace.path / "volume-plugins"),
             **self._kubelet_configuration,
         }
-        before = self.api.find("v1", "Node", self.name)
-        heartbeat = _ready_condition(before).get("lastHeartbeatTime") if before else None
         kubelet = self.workspace.start(
             "kubelet",
             [
@@ -280,9 +279,11 @@ SystemdCgroup = false
 
         def ready() -> bool:
             kubelet.check_running()
+            # The Node may still say so from a kubelet before this one.
+            if not _answers_ok(f"http://127.0.0.1:{self._health_port}/healthz"):
+                return False
             node = self.api.find("v1", "Node", self.name)
-            condition = _ready_condition(node) if node else {}
-            return condition.get("status") == "True" and condition.get("lastHeartbeatTime") != heartbeat
+            return node is not None and _ready_condition(node).get("status") == "True"
 
         wait_until(ready, f"the Node {self.name} to be ready", START_SECONDS)
 
@@ -337,6 +338,13 @@ def _ready_condition(node: Object) -> Object:
         if condition["type"] == "Ready":
             return dict(condition)
     return {}
+
+
+def _answers_ok(url: str) -> bool:
+    try:
+        return urllib3.request("GET", url, timeout=2.0, retries=False).status == 200
+    except urllib3.exceptions.HTTPError:
+        return False
 
 
 def _snapshotter(folder: Path) -> str:

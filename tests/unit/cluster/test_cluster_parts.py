@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.api import Resource, documents, wait_until
 from tests.cluster.components import cache_folder, parse_go_version
+from tests.cluster.fixtures import require
 from tests.cluster.images import image_archive
 from tests.cluster.node import parse_container_log, pod_network
 from tests.cluster.workspace import mounts_below
@@ -86,3 +87,16 @@ def test_empty_yaml_documents_are_left_out() -> None:
 def test_waiting_in_vain_names_what_was_awaited() -> None:
     with pytest.raises(TimeoutError, match="waited 0 s for the moon"):
         wait_until(lambda: None, "the moon", 0)
+
+
+def test_a_missing_part_is_a_skip_on_a_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPU_DRA_REQUIRE_E2E", raising=False)
+    require([])
+    with pytest.raises(pytest.skip.Exception, match="this machine lacks: root; runc"):
+        require(["root", "runc"])
+
+
+def test_a_missing_part_is_a_failure_where_e2e_is_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_DRA_REQUIRE_E2E", "1")
+    with pytest.raises(pytest.fail.Exception, match="this machine lacks: runc"):
+        require(["runc"])
