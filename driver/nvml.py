@@ -25,17 +25,6 @@ GpuInstanceHandle = NewType("GpuInstanceHandle", object)
 
 T = TypeVar("T")
 
-_LIBRARY = "libnvidia-ml.so.1"
-_LIBRARY_FOLDERS = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "usr/lib",
-)
-
 
 class Code(IntEnum):
     """nvmlReturn_t. A driver may answer with a number that is not here."""
@@ -161,20 +150,6 @@ class RemoteDeviceType(IntEnum):
 MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 GPU_INSTANCE_PROFILES = int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
 """Values of the profile enumeration that ``gpu_instance_profile`` takes: 0 up to this, without it."""
-
-
-def find_library(driver_root: Path) -> Path:
-    """Where ``libnvidia-ml.so.1`` lies below a driver root (``/``, ``/run/nvidia/driver``, …).
-
-    Raises:
-        NvmlUnavailable: in none of the usual folders; the message lists them.
-    """
-    candidates = [driver_root / folder / _LIBRARY for folder in _LIBRARY_FOLDERS]
-    for candidate in candidates:
-        if candidate.exists():
-            return candidate
-    tried = ", ".join(map(str, candidates))
-    raise NvmlUnavailable(f"no {_LIBRARY} below the driver root {driver_root}; tried {tried}")
 
 
 class Nvml:

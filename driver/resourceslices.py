@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driver.attributes import attributes, capacity
+from driver.claim import DRIVER_NAME
 from driver.devices import Device
 from driver.inventory import Inventory
 from driver.names import sort_key
 from driver.quantity import parse_quantity
-
-DRIVER_NAME = "gpu.nvidia.com"
 
 MAX_DEVICES = 128
 """Devices in a slice (Kubernetes API, ResourceSliceMaxDevices)."""

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driver.inventory import PciAddress, Placement
+from driver.names import gpu_name, mig_name, sort_key
+from tests.unit.driver.inventories import mig
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_PCI = PciAddress(0, 0x65, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("00000000:65:00.0", "gpu-0000-65-00-0"),
+        ("00000000:CA:1F.7", "gpu-0000-ca-1f-7"),
+        ("00000008:01:00.0", "gpu-0008-01-00-0"),
+        ("00010000:01:00.0", "gpu-10000-01-00-0"),
+    ],
+)
+def test_b016_a_gpu_is_named_after_its_address(address: str, name: str) -> None:
+    assert gpu_name(PciAddress.parse(address)) == name
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [
+        ("1g.10gb", "gpu-0000-65-00-0-mig-1g10gb-0"),
+        ("1g.24gb+me", "gpu-0000-65-00-0-mig-1g24gb-me-0"),
+        ("1g.24gb-me", "gpu-0000-65-00-0-mig-1g24gb-no-me-0"),
+        ("1g.24gb+me.all", "gpu-0000-65-00-0-mig-1g24gb-me-all-0"),
+        ("2g.48gb+gfx", "gpu-0000-65-00-0-mig-2g48gb-gfx-0"),
+    ],
+)
+def test_b027_variants_of_a_profile_have_their_own_names(profile: str, name: str) -> None:
+    assert mig_name(_PCI, mig(profile=profile)) == name
+
+
+def test_compute_instances_of_one_gpu_instance_add_their_own_start() -> None:
+    three = [
+        mig(4, 4, "1c.3g.20gb", compute_placement=Placement(start, 1), compute_instance_id=start)
+        for start in range(3)
+    ]
+    assert [mig_name(_PCI, one) for one in three] == [
+        "gpu-0000-65-00-0-mig-1c3g20gb-4-0",
+        "gpu-0000-65-00-0-mig-1c3g20gb-4-1",
+        "gpu-0000-65-00-0-mig-1c3g20gb-4-2",
+    ]
+
+
+_SIZES = st.sampled_from(["1g.10gb", "1g.24gb", "1c.3g.20gb", "2g.48gb", "1g1.0gb"])
+_SUFFIXES = st.sampled_from(
+    [
+        "",
+        "+me",
+        "-me",
+        "+me.all",
+        "+meall",
+        "+no.me",
+        "+gfx",
+        "+me+all",
+        "-no-me",
+        "+ME",
+        "-x0",
+        "é",
+        "+" + "a" * 60,
+    ]
+)
+_PROFILES = st.one_of(st.tuples(_SIZES, _SUFFIXES).map("".join), st.text(max_size=80))
+
+
+@given(st.lists(_PROFILES, unique=True, min_size=2, max_size=2), st.integers(0, 2**32 - 1))
+def test_b027_any_two_profiles_have_two_valid_names(profiles: list[str], domain: int) -> None:
+    pci = PciAddress(domain, 0x65, 0, 0)
+    names = {
+        mig_name(pci, mig(11, profile=profile, compute_placement=Placement(6, 1))) for profile in profiles
+    }
+    assert len(names) == 2
+    assert all(_LABEL.fullmatch(name) for name in names)
+
+
+def test_order_is_by_address_then_whole_gpu_then_placement() -> None:
+    ordered = [
+        "gpu-0000-65-00-0",
+        "gpu-0000-65-00-0-mig-3g40gb-0",
+        "gpu-0000-65-00-0-mig-1g10gb-4",
+        "gpu-0000-65-00-0-mig-1g10gb-10",
+        "gpu-0000-b5-00-0-mig-1c3g40gb-4-0",
+        "gpu-0000-b5-00-0-mig-1c3g40gb-4-2",
+        "gpu-0008-01-00-0",
+        "gpu-10000-01-00-0",
+        "something-else",
+    ]
+    shuffled = ordered[::2] + ordered[1::2]
+    assert sorted(shuffled, key=sort_key) == ordered

@@ -1,0 +1,59 @@
+"""The validator must see what the API server would refuse, or its silence means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.driver.slicevalidator import violations
+
+
+def _spec(*devices: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "driver": "gpu.nvidia.com",
+        "nodeName": "node-1",
+        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
+        "devices": list(devices),
+    }
+
+
+def _device(name: str = "gpu-0", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "attributes": {}, "capacity": {}, **fields}
+
+
+def test_a_valid_pool_has_no_violation() -> None:
+    device = _device(attributes={"driver.io/uuid": {"string": ""}}, capacity={"memory": {"value": "1Gi"}})
+    assert violations([_spec(device)]) == []
+
+
+@pytest.mark.parametrize(
+    ("specs", "text"),
+    [
+        (lambda: [_spec(_device("Gpu"))], "no DNS label"),
+        (lambda: [_spec(_device("x" * 64))], "no DNS label"),
+        (lambda: [_spec(_device(), _device())], "in the pool 2 times"),
+        (lambda: [_spec(), _spec()], "one complete pool"),
+        (lambda: [_spec(*(_device(f"gpu-{number}") for number in range(129)))], "129 devices"),
+        (lambda: [_spec(_device(attributes={f"a{n}": {"int": n} for n in range(33)}))], "33 attributes"),
+        (lambda: [_spec(_device(attributes={"a": {"version": "535.161.08"}}))], "no semantic version"),
+        (lambda: [_spec(_device(attributes={"a": {"version": ""}}))], "no semantic version"),
+        (lambda: [_spec(_device(attributes={"a": {"string": "é" * 33}}))], "66 bytes"),
+        (lambda: [_spec(_device(attributes={"a": {}}))], "exactly one value"),
+        (lambda: [_spec(_device(attributes={"a-b": {"int": 1}}))], "C identifier"),
+        (lambda: [_spec(_device(attributes={"a": {"int": True}}))], "int True"),
+        (lambda: [_spec(_device(capacity={"memory": {"value": "1 GB"}}))], "no quantity"),
+        (lambda: [_spec(_device(taints=[{"key": "k", "effect": "Never"}]))], "taint effect"),
+        (
+            lambda: [
+                _spec(_device(consumesCounters=[{"counterSet": "s", "counters": {"c": {"value": "1"}}}]))
+            ],
+            "no counter s/c",
+        ),
+        (lambda: [_spec() | {"sharedCounters": []}], "only one of"),
+        (lambda: [_spec() | {"allNodes": True}], "exactly one of nodeName"),
+    ],
+)
+def test_broken_rules_are_named(specs: Callable[[], list[dict[str, Any]]], text: str) -> None:
+    assert any(text in violation for violation in violations(specs()))
