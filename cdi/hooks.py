@@ -16,7 +16,7 @@ from cdi.spec import Hook
 
 # The GPU operator installs its toolkit there, Talos its extension under usr/local/bin.
 _FOLDERS = (*PROGRAM_FOLDERS, "usr/local/nvidia/toolkit")
-_PROGRAMS = (("nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("nvidia-ctk", ("nvidia-ctk", "hook")))
+_PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk")
 # Ubuntu's /sbin/ldconfig is a shell script, which cannot run with the container's root.
 _LDCONFIG = ("sbin/ldconfig.real", "usr/sbin/ldconfig.real", "sbin/ldconfig", "usr/sbin/ldconfig")
 
@@ -28,6 +28,12 @@ class HookTool:
     path: str
     prefix: tuple[str, ...]
     ldconfig: str | None = None
+
+    @staticmethod
+    def at(path: str) -> HookTool:
+        """The program at this host path, ``nvidia-ctk`` or one that is called as ``nvidia-cdi-hook``."""
+        is_toolkit = PurePosixPath(path).name == "nvidia-ctk"
+        return HookTool(path, ("nvidia-ctk", "hook") if is_toolkit else ("nvidia-cdi-hook",))
 
     def create_symlinks(self, links: Iterable[tuple[str, str]]) -> Hook:
         """Make links in the container, each given as (target as written in the link, path of the link)."""
@@ -62,12 +68,14 @@ class HookTool:
 
 def find_hook_tool(roots: Sequence[DriverRoot]) -> HookTool | None:
     """The first hook program below these roots (the host's and the driver's), None when there is none."""
-    for program, prefix in _PROGRAMS:
+    for program in _PROGRAMS:
         for root in roots:
             for folder in _FOLDERS:
                 position = PurePosixPath(folder, program)
                 resolved = root.resolve_file(position)
                 if resolved is not None and (root.path / resolved).stat().st_mode & 0o111:
+                    # A link's own name tells which program it is, its target's may not.
+                    prefix = HookTool.at(program).prefix
                     return HookTool(root.on_host(resolved), prefix, _find_ldconfig(root))
     return None
 

@@ -15,8 +15,6 @@ import time
 from collections.abc import Set
 from pathlib import Path
 
-from cdi.spec import Spec, to_json
-
 _PREFIX = "gpudra.io-claim_"
 _UID = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _CLAIM_UID = re.compile(_UID)
@@ -57,19 +55,17 @@ class SpecFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, claim_uid: str, spec: Spec) -> bytes:
-        """Write or replace the claim's file, mode 0644, and return its content.
+    def write(self, claim_uid: str, content: bytes) -> None:
+        """Write or replace the claim's file, mode 0644; ``content`` is that of :func:`cdi.spec.to_json`.
 
         Raises:
             SpecFolderError: the folder cannot be made or written; no partial file is left.
         """
         target = self._file(claim_uid)
-        content = to_json(spec)
         try:
             self._write_and_rename(target, content)
         except OSError as error:
             raise SpecFolderError(self.path, f"write {target.name}", error) from error
-        return content
 
     def read(self, claim_uid: str) -> bytes | None:
         """The content of the claim's file, None when there is none.
