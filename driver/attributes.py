@@ -14,11 +14,12 @@ from typing import Any
 
 from driver.devices import Device
 from driver.inventory import Engines, Inventory
-from driver.quantity import MIB, byte_quantity
 from driver.versions import UNKNOWN, semantic_version
 
 MAX_STRING_BYTES = 64
 """Bytes in a string or version attribute (Kubernetes API, DeviceAttribute)."""
+
+_MIB = 1024 * 1024
 
 Value = str | int | bool | None
 
@@ -75,7 +76,8 @@ def _engines(device: Device) -> Engines:
 
 
 def _memory(device: Device) -> str:
-    return byte_quantity(device.gpu.memory_bytes if device.mig is None else device.mig.memory_mib * MIB)
+    size = device.gpu.memory_bytes if device.mig is None else device.mig.memory_mib * _MIB
+    return f"{size // _MIB}Mi" if size and size % _MIB == 0 else str(size)
 
 
 def _nvlink_domain(device: Device, inventory: Inventory) -> str:

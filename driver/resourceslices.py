@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from driver.attributes import attributes, capacity
@@ -10,7 +10,6 @@ from driver.claim import DRIVER_NAME
 from driver.devices import Device
 from driver.inventory import Inventory
 from driver.names import sort_key
-from driver.quantity import parse_quantity
 
 MAX_DEVICES = 128
 """Devices in a slice (Kubernetes API, ResourceSliceMaxDevices)."""
@@ -60,49 +59,3 @@ def slice_specs(
             spec["devices"] = list(chunk)
         specs.append(spec)
     return specs
-
-
-def differences(sent: Any, stored: Any, path: str = "") -> list[str]:
-    """Where the stored form of a value differs in meaning from what was sent (``devices[0].taints``).
-
-    Quantities compare by value; an absent key, ``null``, ``[]`` and ``{}`` are the same; a taint's
-    ``timeAdded`` that the server filled in does not count. No difference: an empty list.
-    """
-    if _is_empty(sent) and _is_empty(stored):
-        return []
-    if isinstance(sent, Mapping) and isinstance(stored, Mapping):
-        found = []
-        for key in sorted(sent.keys() | stored.keys()):
-            if key == "timeAdded" and key not in sent:
-                continue
-            found += differences(sent.get(key), stored.get(key), f"{path}.{key}" if path else key)
-        return found
-    if isinstance(sent, list | tuple) and isinstance(stored, list | tuple) and len(sent) == len(stored):
-        return [
-            difference
-            for index, (one, other) in enumerate(zip(sent, stored, strict=True))
-            for difference in differences(one, other, f"{path}[{index}]")
-        ]
-    if type(sent) is type(stored) and sent == stored:
-        return []
-    if _is_quantity(path) and isinstance(sent, str) and isinstance(stored, str):
-        try:
-            return [] if parse_quantity(sent) == parse_quantity(stored) else [path]
-        except ValueError:
-            return [path]
-    return [path]
-
-
-def semantically_equal(sent: Any, stored: Any) -> bool:
-    """Whether the server stored what was sent."""
-    return not differences(sent, stored)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, Mapping | list | tuple) and not value)
-
-
-def _is_quantity(path: str) -> bool:
-    """Whether the value at this path of a slice's spec is a quantity: of a capacity or a counter."""
-    keys = path.split(".")
-    return any(key in ("capacity", "counters") for key in keys[:-1])
