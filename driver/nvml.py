@@ -25,6 +25,9 @@ GpuInstanceHandle = NewType("GpuInstanceHandle", object)
 
 T = TypeVar("T")
 
+_INIT_WITHOUT_GPUS = 1
+"""NVML_INIT_FLAG_NO_GPUS: a node whose GPUs come later is no failure."""
+
 
 class Code(IntEnum):
     """nvmlReturn_t. A driver may answer with a number that is not here."""
@@ -171,7 +174,7 @@ class Nvml:
             raise NvmlUnavailable(f"{self.library} does not load: {error}") from error
         pynvml._nvmlGetFunctionPointer_cache.clear()
         try:
-            _call("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, 0)
+            _call("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, _INIT_WITHOUT_GPUS)
         except NvmlError as error:
             _unload()
             raise NvmlUnavailable(f"{self.library}: {error}") from error
