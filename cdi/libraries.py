@@ -106,6 +106,9 @@ def _libraries_in(
     is_plugin: bool,
 ) -> list[tuple[Library, SharedObject | None]]:
     names = root.names(folder)
+    by_base: dict[str, list[str]] = {}
+    for name in names:
+        by_base.setdefault(_base(name), []).append(name)
     real_folder = root.resolve(folder)
     found: list[tuple[Library, SharedObject | None]] = []
     for name in names:
@@ -120,7 +123,8 @@ def _libraries_in(
         known.add(source)
         soname = None if shared_object is None else shared_object.soname
         file_name = source.name if source.parent == real_folder else name
-        links = _links(root, folder, names, file_name, source, soname)
+        candidates = by_base[_base(name)]
+        links = _links(root, folder, candidates, file_name, source, soname)
         loader_name = None if is_plugin else (soname or file_name)
         found.append((Library(folder, file_name, source, links, loader_name), shared_object))
     return found
@@ -129,7 +133,7 @@ def _libraries_in(
 def _is_driver_library(name: str, driver_version: str) -> bool:
     if name.startswith("lib") and name.endswith(f".so.{driver_version}"):
         return True
-    return any(fnmatchcase(name, pattern) for pattern in _OTHER_VERSIONS)
+    return name.startswith("libnvidia-") and any(fnmatchcase(name, pattern) for pattern in _OTHER_VERSIONS)
 
 
 def _read(root: DriverRoot, source: PurePosixPath) -> SharedObject | None:
@@ -143,14 +147,13 @@ def _read(root: DriverRoot, source: PurePosixPath) -> SharedObject | None:
 def _links(
     root: DriverRoot,
     folder: PurePosixPath,
-    names: list[str],
+    candidates: list[str],
     file_name: str,
     source: PurePosixPath,
     soname: str | None,
 ) -> tuple[str, ...]:
-    base = _base(file_name)
-    links = {name for name in names if _base(name) == base and root.resolve_file(folder / name) == source}
-    links.update(_ALIASES.get(base, ()))
+    links = {name for name in candidates if root.resolve_file(folder / name) == source}
+    links.update(_ALIASES.get(_base(file_name), ()))
     if soname is not None:
         links.add(soname)
     return tuple(sorted(links - {file_name}))
