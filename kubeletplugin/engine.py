@@ -1,4 +1,4 @@
-"""The claim engine: carries plans out, so that a crash at any point leaves something that can be finished or undone.
+"""The claim engine: carries plans out, so that what a crash leaves can be finished or undone.
 
 The order is always: check everything, write down the intent, act, write down the result, answer. An
 unprepare acts first and forgets last, so it can be repeated.
@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
@@ -24,6 +24,8 @@ from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
+
+T = TypeVar("T")
 
 _FILES_LANE = "files"
 _FILES_TIMEOUT_SECONDS = 10.0
@@ -82,6 +84,8 @@ class ClaimEngine:
         self._gates: dict[str, _Gate] = {}
         self.changed = asyncio.Event()
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
+        self.restored = asyncio.Event()
+        """Set when the store holds all that is prepared on this node; nothing is prepared before."""
 
     async def prepare(self, claim: AllocatedClaim, asked_at: float, timeout: float) -> ClaimRecord:
         """Make the claim's devices ready; repeated, check and mend them. Durable when this returns.
@@ -96,8 +100,9 @@ class ClaimEngine:
             Exception: see :mod:`kubeletplugin.failures`; what was begun is undone.
         """
         deadline = time.monotonic() + timeout
-        plan = plan_prepare(claim, await self._hardware.devices(timeout), self._pool)
         reference = claim.reference
+        plan = plan_prepare(claim, await self._hardware.devices(timeout), self._pool)
+        await self._wait_restored(reference, deadline - time.monotonic())
         async with self._gate(reference.uid):
             with self._timed("lock-wait"):
                 holding = await self._enter(plan.gpus, reference, deadline - time.monotonic())
@@ -134,6 +139,16 @@ class ClaimEngine:
         known = set(await self.records())
         return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
 
+    async def _wait_restored(self, reference: ClaimReference, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.restored.wait()
+        except TimeoutError:
+            raise ClaimError(
+                "NotReady",
+                f"claim {reference}: the store was damaged and is still being rebuilt; trying again is safe",
+            ) from None
+
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference
         with self._timed("presence"):
@@ -150,10 +165,14 @@ class ClaimEngine:
             tuple(self._held(reference.uid, item) for item in plan.devices),
         )
         with self._timed("intent"):
-            before = await self._store.run(lambda store: _begin(store, plan, wanted, asked_at, self._hardware))
+            before = await self._store.run(
+                lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
+            )
         try:
             with self._timed("cdi-write"):
-                await self._files(f"write the CDI spec of {reference}", lambda: self._write(reference.uid, spec))
+                await self._files(
+                    f"write the CDI spec of {reference}", lambda: self._write(reference.uid, spec)
+                )
             done = replace(wanted, state=ClaimState.PREPARED)
             if before is None or not _same(before, done):
                 with self._timed("commit"):
@@ -202,7 +221,7 @@ class ClaimEngine:
         if self._specs.read(uid) != spec:
             self._specs.write(uid, spec)
 
-    async def _files(self, call: str, function: Any) -> Any:
+    async def _files(self, call: str, function: Callable[[], T]) -> T:
         return await self._lanes.run(_FILES_LANE, call, function, _FILES_TIMEOUT_SECONDS)
 
     async def _enter(
@@ -251,9 +270,7 @@ def _begin(
                 )
     else:
         _check_same_hardware(before, wanted)
-    check_conflicts(
-        plan, (holding for record in store.claims().values() for holding in record.holdings())
-    )
+    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
     if before is None or before.state is not ClaimState.PREPARED:
         store.put(wanted)
     return before
@@ -266,8 +283,8 @@ def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
         if known is not None and known.gpu_uuid != held.gpu_uuid:
             raise ClaimError(
                 "CardSwapped",
-                f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was prepared "
-                f"and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
+                f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was "
+                f"prepared and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
             )
 
 

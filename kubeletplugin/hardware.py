@@ -1,7 +1,7 @@
 """The node's hardware: NVML kept open, read again and again, and asked before each claim.
 
-Readings run in lanes, so a GPU that answers slowly or not at all delays only itself. What is not answered in time
-keeps its last reading, or, without one, is named as unreadable.
+Readings run in lanes, so a GPU that answers slowly or not at all delays only itself. What is not answered in
+time keeps its last reading, or, without one, is named as unreadable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from driver.devices import Device, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.exclusion import Exclusion
 from driver.hostfiles import HostRoots
-from driver.inventory import Inventory, UnreadableGpu
+from driver.inventory import Inventory, PciAddress, UnreadableGpu
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -36,6 +36,7 @@ from kubeletplugin.settings import Settings
 _LIBRARY = "libnvidia-ml.so.1"
 _SLOWEST_READING_SECONDS = 3600.0
 _FIRST_RETRY_SECONDS = 1.0
+_REOPEN_SECONDS = 300.0
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class _View:
 
 
 class GpuHardware:
-    """Discovery over time. ``changed`` is set when another inventory was found; whoever publishes clears it."""
+    """Discovery over time. ``changed`` is set when the inventory changed; whoever publishes clears it."""
 
     def __init__(self, settings: Settings, lanes: Lanes, metrics: Metrics) -> None:
         self._settings = settings
@@ -67,6 +68,8 @@ class GpuHardware:
         self._node_reading: asyncio.Task[NodeReading] | None = None
         self._said: set[str] = set()
         self._common: tuple[str, CommonEdits] | None = None
+        self._reopened_for: tuple[PciAddress, ...] = ()
+        self._reopen_after = 0.0
         self._rescan = asyncio.Event()
         self.ready = asyncio.Event()
         self.changed = asyncio.Event()
@@ -95,9 +98,7 @@ class GpuHardware:
             async with asyncio.timeout(timeout):
                 await self.ready.wait()
         except TimeoutError:
-            raise ClaimError(
-                "NotReady", f"the node's GPUs are not known yet: {self.unavailable}"
-            ) from None
+            raise ClaimError("NotReady", f"the node's GPUs are not known yet: {self.unavailable}") from None
         return self._view.devices
 
     def is_offered(self, name: str) -> bool:
@@ -130,11 +131,16 @@ class GpuHardware:
         settings, gpu = self._settings, device.gpu
         if gpu.minor is None:
             raise DeviceNodeError(
-                f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node is unknown"
+                f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node "
+                "is unknown"
             )
         if device.mig is None:
             return gpu_edits(
-                settings.dev_root, settings.host_dev_root, gpu.minor, str(gpu.pci), proc_root=settings.proc_root
+                settings.dev_root,
+                settings.host_dev_root,
+                gpu.minor,
+                str(gpu.pci),
+                proc_root=settings.proc_root,
             )
         return mig_edits(
             settings.dev_root,
@@ -221,7 +227,9 @@ class GpuHardware:
     async def _read_node(self) -> NodeReading:
         if self._node_reading is None:
             self._node_reading = asyncio.create_task(
-                self._lanes.run(NODE_LANE, "NVML start and node query", self._open_and_read, _SLOWEST_READING_SECONDS)
+                self._lanes.run(
+                    NODE_LANE, "NVML start and node query", self._open_and_read, _SLOWEST_READING_SECONDS
+                )
             )
         done, _ = await asyncio.wait([self._node_reading], timeout=self._settings.nvml_timeout_seconds)
         if not done:
@@ -238,18 +246,26 @@ class GpuHardware:
             if error.code in (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH):
                 self._reopen()
             raise
-        if len(node.display_functions) > node.gpu_count:
-            # NVML lists the GPUs that were there when it was initialised.
-            self._reopen()
-            if self._nvml is not None:
-                node = read_node(self._nvml, self._roots)
+        if self._lists_too_few(node):
+            node = read_node(self._reopen(), self._roots)
         return node
 
-    def _reopen(self) -> None:
+    def _lists_too_few(self, node: NodeReading) -> bool:
+        """Whether NVML should be initialised anew: it lists the GPUs that were there when it last was."""
+        if len(node.display_functions) <= node.gpu_count:
+            return False
+        now = time.monotonic()
+        if node.gpu_count and node.display_functions == self._reopened_for and now < self._reopen_after:
+            return False
+        self._reopened_for, self._reopen_after = node.display_functions, now + _REOPEN_SECONDS
+        return True
+
+    def _reopen(self) -> Nvml:
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
             nvml.close()
         self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
+        return self._nvml
 
     async def _read_gpu(self, index: int) -> GpuReading | UnreadableGpu:
         nvml = self._nvml
@@ -307,8 +323,14 @@ class GpuHardware:
             len(self._view.offered),
             inventory.driver_version or "unknown",
         )
-        for gpu in inventory.unreadable_gpus:
-            self._say_once(f"gpu {gpu}", logging.ERROR, "GPU %s cannot be read and is not offered: %s", gpu.gpu, gpu.reason)
+        for lost in inventory.unreadable_gpus:
+            self._say_once(
+                f"gpu {lost}",
+                logging.ERROR,
+                "GPU %s cannot be read and is not offered: %s",
+                lost.gpu,
+                lost.reason,
+            )
         for problem in inventory.unreadable_fields:
             if self._say_once(
                 f"field {problem}",

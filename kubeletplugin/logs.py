@@ -31,7 +31,8 @@ def about(claim: object) -> Iterator[None]:
 
 
 class _Text(logging.Formatter):
-    converter = time.gmtime
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        return _timestamp(record)
 
     def format(self, record: logging.LogRecord) -> str:
         claim = _claim.get()
@@ -42,7 +43,7 @@ class _Text(logging.Formatter):
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -54,15 +55,17 @@ class _Json(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def _timestamp(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
 def set_up(form: str, level: str) -> None:
     """Write log lines of ``level`` (debug, info, warning, error) and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         handler.setFormatter(_Json())
     else:
-        handler.setFormatter(
-            _Text("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-        )
+        handler.setFormatter(_Text("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -74,15 +77,14 @@ def write_stacks() -> None:
     """Log where every task and thread is, for a process that seems to hang."""
     text = io.StringIO()
     for task in asyncio.all_tasks():
-        frames = "".join(traceback.format_list(traceback.StackSummary.extract(_frames(task))))
+        frames = "".join(
+            traceback.format_list(
+                traceback.StackSummary.extract((frame, frame.f_lineno) for frame in task.get_stack())
+            )
+        )
         text.write(f"task {task.get_name()} ({task.get_coro()!r})\n{frames}")
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         text.write(file.read().decode(errors="replace"))
     log.warning("stacks of all tasks and threads:\n%s", text.getvalue())
-
-
-def _frames(task: asyncio.Task[object]) -> Iterator[tuple[object, int]]:
-    for frame in task.get_stack():
-        yield frame, frame.f_lineno

@@ -65,21 +65,31 @@ _FLAGS = (
     _Flag("node-name", "", "name of this node's Node object, also the pool's name (default: the host name)"),
     _Flag("pod-uid", "", "UID of this plugin's pod; makes socket names unique, needed for rolling updates"),
     _Flag("kubeconfig", "", "kubeconfig file (default: the pod's service account)"),
-    _Flag("kubelet-registry-path", "/var/lib/kubelet/plugins_registry", "folder the kubelet finds plugins in"),
+    _Flag(
+        "kubelet-registry-path", "/var/lib/kubelet/plugins_registry", "folder the kubelet finds plugins in"
+    ),
     _Flag("kubelet-plugins-path", "/var/lib/kubelet/plugins", "folder that holds this plugin's data folder"),
     _Flag("cdi-root", "/var/run/cdi", "folder for CDI specs, one that the container runtime reads"),
     _Flag("driver-root", "/", "where this process sees the NVIDIA driver's userland"),
     _Flag("host-driver-root", "", "the host's path of the driver root (default: the driver root)"),
-    _Flag("dev-root", "", "folder that holds dev/ (default: the driver root if it has a dev/nvidiactl, else /)"),
+    _Flag(
+        "dev-root", "", "folder that holds dev/ (default: the driver root if it has a dev/nvidiactl, else /)"
+    ),
     _Flag("host-dev-root", "", "the host's path of the dev root (default: the dev root)"),
     _Flag("proc-root", "/proc", "the host's /proc"),
     _Flag("sys-root", "/sys", "the host's /sys"),
     _Flag("hooks", "auto", "CDI hooks: auto, none, or the host's path of nvidia-cdi-hook or nvidia-ctk"),
-    _Flag("exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"),
+    _Flag(
+        "exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"
+    ),
     _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
     _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
     _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
-    _Flag("claim-grace-seconds", "120", "how long a claim must be gone before it is unprepared without the kubelet"),
+    _Flag(
+        "claim-grace-seconds",
+        "120",
+        "how long a claim must be gone before it is unprepared without the kubelet",
+    ),
     _Flag("nvml-timeout-seconds", "20", "how long a hardware call may take before its claim gets an error"),
     _Flag("liveness-seconds", "120", "how long a hardware call may hang before /healthz fails"),
     _Flag("delete-slices-on-exit", "false", "true: remove this node's ResourceSlices at the end"),
@@ -88,10 +98,20 @@ _FLAGS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str] = os.environ) -> None:
-    """Add a flag for each setting; its default comes from the environment."""
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    suppress_defaults: bool = False,
+) -> None:
+    """Add a flag for each setting; its default comes from the environment.
+
+    With ``suppress_defaults`` a flag that is not given sets nothing: for sub-commands that repeat the flags.
+    """
     for flag in _FLAGS:
         default = environment.get(flag.variable, "") or flag.default
+        if suppress_defaults:
+            default = argparse.SUPPRESS
         shown = f" (default: {flag.default})" if flag.default else ""
         parser.add_argument(
             f"--{flag.name}", default=default, metavar="VALUE", help=f"{flag.help}{shown} [${flag.variable}]"

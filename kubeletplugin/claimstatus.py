@@ -1,0 +1,146 @@
+"""``claim.status.devices``: which hardware a claim got, written after the kubelet has its answer.
+
+Best effort: the pod runs without it. A claim that ends before its turn is not written at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from driver.claim import DRIVER_NAME, ClaimReference
+from kube.asyncclient import AsyncKubeClient
+from kube.errors import ApiError, ApiUnavailable
+from kube.resources import RESOURCE_CLAIMS, Object
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.store import ClaimRecord, HeldDevice
+
+_DELAY_SECONDS = 0.25
+_TRIES = 3
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Pending:
+    record: ClaimRecord
+    due: float
+    tries: int = 0
+
+
+class StatusWriter:
+    """Writes each prepared claim's devices with server-side apply, so that other drivers' entries stay."""
+
+    def __init__(
+        self, client: AsyncKubeClient, metrics: Metrics, on_refused: Callable[[ClaimReference, str], None]
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._on_refused = on_refused
+        self._pending: dict[str, _Pending] = {}
+        self._wake = asyncio.Event()
+
+    def prepared(self, record: ClaimRecord, claim: Object) -> None:
+        """Write the record's devices soon, unless ``claim`` has them already."""
+        if record.devices and not _has(claim, device_statuses(record)):
+            self._pending[record.claim.uid] = _Pending(record, time.monotonic() + _DELAY_SECONDS)
+            self._wake.set()
+
+    def unprepared(self, uid: str) -> None:
+        self._pending.pop(uid, None)
+
+    async def run(self) -> None:
+        """Write what is due, for ever."""
+        while True:
+            self._wake.clear()
+            now = time.monotonic()
+            for pending in [item for item in self._pending.values() if item.due <= now]:
+                if self._pending.pop(pending.record.claim.uid, None) is not None:
+                    await self._write(pending)
+            waits = [item.due - time.monotonic() for item in self._pending.values()]
+            try:
+                async with asyncio.timeout(max(0.0, min(waits)) if waits else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _write(self, pending: _Pending) -> None:
+        reference = pending.record.claim
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid},
+            "status": {"devices": device_statuses(pending.record)},
+        }
+        try:
+            await self._client.apply(
+                RESOURCE_CLAIMS,
+                reference.name,
+                body,
+                reference.namespace,
+                field_manager=DRIVER_NAME,
+                subresource="status",
+            )
+        except ApiError as error:
+            if error.not_found or error.conflict:
+                return
+            self._metrics.status_errors.inc()
+            log.warning("status.devices of claim %s was not written: %s", reference, error)
+            self._on_refused(reference, f"status.devices was not written: {error}")
+        except ApiUnavailable as error:
+            self._metrics.status_errors.inc()
+            pending.tries += 1
+            if pending.tries < _TRIES:
+                pending.due = time.monotonic() + 2.0**pending.tries
+                self._pending.setdefault(reference.uid, pending)
+            else:
+                log.warning("status.devices of claim %s was not written: %s", reference, error)
+
+
+def device_statuses(record: ClaimRecord) -> list[dict[str, Any]]:
+    """``AllocatedDeviceStatus`` of each device (resource.k8s.io/v1)."""
+    changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.changed_at))
+    return [_device_status(held, changed) for held in record.devices]
+
+
+def _device_status(held: HeldDevice, changed: str) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "uuid": held.uuid,
+        "parentUUID": held.gpu_uuid,
+        "pciBusID": str(held.footprint.gpu),
+    }
+    if held.gpu_instance_id is not None:
+        data["gpuInstanceID"] = held.gpu_instance_id
+        data["computeInstanceID"] = held.compute_instance_id
+    status: dict[str, Any] = {
+        "driver": DRIVER_NAME,
+        "pool": held.pool,
+        "device": held.device,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "Prepared",
+                "message": f"{held.device} is prepared as {held.uuid}",
+                "lastTransitionTime": changed,
+            }
+        ],
+        "data": data,
+    }
+    if held.share_id is not None:
+        status["shareID"] = held.share_id
+    return status
+
+
+def _has(claim: Object, wanted: list[dict[str, Any]]) -> bool:
+    stored = (claim.get("status") or {}).get("devices") or []
+    return all(any(_alike(entry, status) for entry in stored) for status in wanted)
+
+
+def _alike(stored: Object, wanted: dict[str, Any]) -> bool:
+    keys = ("driver", "pool", "device", "shareID", "data")
+    return all(stored.get(key) == wanted.get(key) for key in keys) and bool(stored.get("conditions"))

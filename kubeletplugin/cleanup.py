@@ -1,0 +1,111 @@
+"""Clean-up: claims that the kubelet has forgotten, and CDI specs that no claim has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+
+from driver.claim import DRIVER_NAME
+from kube.asyncclient import AsyncKubeClient
+from kube.errors import ApiError, ApiUnavailable
+from kube.resources import RESOURCE_CLAIMS
+from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.failures import failure
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.store import ClaimRecord, ClaimState
+
+_UNPREPARE_SECONDS = 30.0
+_JITTER = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Cleanup:
+    """Compares the store with the API server; what has no claim there for a grace time is unprepared.
+
+    Any doubt keeps a claim: only an answer that it is gone, replaced or allocated elsewhere counts. A claim
+    that is only half prepared needs no grace, since no pod was ever told of it.
+    """
+
+    def __init__(
+        self,
+        engine: ClaimEngine,
+        client: AsyncKubeClient,
+        metrics: Metrics,
+        *,
+        pool: str,
+        period_seconds: float,
+        grace_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._client = client
+        self._metrics = metrics
+        self._pool = pool
+        self._period = period_seconds
+        self._grace = grace_seconds
+        self._gone_since: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Clean up now and then, for ever. The period varies, so that nodes do not ask all at once."""
+        await self._engine.restored.wait()
+        while True:
+            try:
+                await self.once()
+            except Exception as error:
+                log.warning("clean-up stopped half way, the next one goes on: %s", failure(error))
+            pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
+            await asyncio.sleep(min(pause, self._grace) if self._gone_since else pause)
+
+    async def once(self) -> None:
+        """One round over the CDI folder and all claims in the store."""
+        for name in await self._engine.sweep():
+            log.info("removed %s from the CDI folder: no claim has it", name)
+        records = await self._engine.records()
+        self._metrics.prepared_claims.set(len(records))
+        self._gone_since = {uid: since for uid, since in self._gone_since.items() if uid in records}
+        for record in records.values():
+            try:
+                reason = await self._why_gone(record)
+            except (ApiError, ApiUnavailable) as error:
+                log.info("claim %s is kept, the API server did not tell: %s", record.claim, error)
+                continue
+            if reason is None:
+                self._gone_since.pop(record.claim.uid, None)
+            elif self._is_due(record):
+                await self._unprepare(record, reason)
+
+    def _is_due(self, record: ClaimRecord) -> bool:
+        now = time.monotonic()
+        since = self._gone_since.setdefault(record.claim.uid, now)
+        return record.state is ClaimState.PREPARING or now - since >= self._grace
+
+    async def _unprepare(self, record: ClaimRecord, reason: str) -> None:
+        log.warning("claim %s is unprepared without the kubelet: %s", record.claim, reason)
+        await self._engine.unprepare(record.claim, _UNPREPARE_SECONDS)
+        self._gone_since.pop(record.claim.uid, None)
+        self._metrics.claims_cleaned.inc()
+
+    async def _why_gone(self, record: ClaimRecord) -> str | None:
+        """Why no pod can use the claim here any more; ``None`` if one can."""
+        reference = record.claim
+        if not reference.name:
+            return None
+        try:
+            claim = await self._client.get(RESOURCE_CLAIMS, reference.name, reference.namespace)
+        except ApiError as error:
+            if error.not_found:
+                return "the claim does not exist any more"
+            raise
+        uid = claim["metadata"]["uid"]
+        if uid != reference.uid:
+            return f"another claim has its name (UID {uid})"
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or []
+        ours = [
+            item for item in results if item.get("driver") == DRIVER_NAME and item.get("pool") == self._pool
+        ]
+        if not ours:
+            return "the claim is not allocated on this node any more"
+        return None

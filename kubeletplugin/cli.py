@@ -1,0 +1,113 @@
+"""The program ``gpu-kubelet-plugin``: the service, and the same work by hand."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kubeletplugin import logs, settings
+from kubeletplugin.settings import Settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit status: 0 done, 1 failed, 2 wrong usage."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        chosen = settings.read(parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    logs.set_up(chosen.log_format, chosen.log_level)
+    if parsed.command in (None, "run"):
+        return _serve(chosen)
+    return asyncio.run(_by_hand(parsed, chosen))
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    settings.add_arguments(common)
+    parser = argparse.ArgumentParser(
+        prog="gpu-kubelet-plugin",
+        description="Offers this node's NVIDIA GPUs to Kubernetes by Dynamic Resource Allocation. "
+        "Without a command it serves the kubelet; the other commands need no Kubernetes.",
+        parents=[common],
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    # A flag before the command must not be reset by the command's own default.
+    late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    settings.add_arguments(late, suppress_defaults=True)
+    commands.add_parser("run", parents=[late], help="serve the kubelet (the default)")
+    inventory = commands.add_parser("inventory", parents=[late], help="show what this node would publish")
+    inventory.add_argument("-o", "--output", choices=("table", "yaml"), default="table")
+    prepare = commands.add_parser("prepare", parents=[late], help="prepare a claim from a file")
+    prepare.add_argument("-f", "--filename", type=Path, required=True, help="ResourceClaim as YAML or JSON")
+    prepare.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="[REQUEST=]DEVICE",
+        help="a device for the claim, in place of the scheduler's choice; may be repeated",
+    )
+    unprepare = commands.add_parser("unprepare", parents=[late], help="give a claim's devices back")
+    unprepare.add_argument("claim", metavar="NAMESPACE/NAME|UID")
+    commands.add_parser("list", parents=[late], help="show the prepared claims")
+    return parser
+
+
+def _serve(chosen: Settings) -> int:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    from kubeletplugin.service import serve
+    from kubeletplugin.sockets import SocketError
+    from kubeletplugin.store import StoreError
+
+    try:
+        serve(chosen)
+    except (SocketError, StoreError, OSError, ValueError) as error:
+        print(f"gpu-kubelet-plugin: {error}", file=sys.stderr)
+        return 1
+    except BaseExceptionGroup as group:
+        known, unknown = group.split((SocketError, OSError))
+        if unknown is not None:
+            raise unknown from None
+        for problem in known.exceptions if known else ():
+            print(f"gpu-kubelet-plugin: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
+    import yaml
+
+    from kubeletplugin import standalone, tables
+    from kubeletplugin.failures import failure
+
+    needs_hardware = parsed.command in ("inventory", "prepare")
+    try:
+        async with standalone.open_node(chosen, read_hardware=needs_hardware) as node:
+            if parsed.command == "inventory":
+                slices = await node.slices()
+                text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
+                print(tables.inventory_table(slices) if parsed.output == "table" else text)
+            elif parsed.command == "prepare":
+                claim = standalone.load_claim(parsed.filename, parsed.device, chosen.pool_name)
+                print(tables.claims_table([await node.prepare(claim)]))
+            elif parsed.command == "unprepare":
+                record = await node.unprepare(parsed.claim)
+                print(f"unprepared {record.claim}")
+            else:
+                print(tables.claims_table(list((await node.engine.records()).values())))
+    except standalone.StandaloneError as error:
+        print(f"gpu-kubelet-plugin {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(f"gpu-kubelet-plugin {parsed.command}: {failure(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,236 @@
+"""The service: starts the parts in the order that the kubelet needs, and ends them in the reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+
+import grpc
+
+from cdi.specfolder import SpecFolder, SpecFolderError
+from driver.claim import DRIVER_NAME
+from kube.asyncclient import AsyncKubeClient
+from kube.client import KubeClient
+from kube.errors import ApiError, ApiUnavailable
+from kube.events import EventRecorder
+from kubeletplugin import logs
+from kubeletplugin.api import dra_v1_pb2, pluginregistration_v1_pb2
+from kubeletplugin.api.dra_v1_pb2_grpc import DRAPluginStub
+from kubeletplugin.api.pluginregistration_v1_pb2_grpc import (
+    RegistrationStub,
+    add_RegistrationServicer_to_server,
+)
+from kubeletplugin.claimsource import ClaimSource
+from kubeletplugin.claimstatus import StatusWriter
+from kubeletplugin.cleanup import Cleanup
+from kubeletplugin.draservice import DraService
+from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.gpulocks import GpuLocks
+from kubeletplugin.hardware import GpuHardware
+from kubeletplugin.lanes import Lanes
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.probes import ProbeServer
+from kubeletplugin.publisher import PublishError, SlicePublisher
+from kubeletplugin.publishing import Publishing
+from kubeletplugin.rebuild import open_store, rebuild
+from kubeletplugin.registration import Registration
+from kubeletplugin.reports import Reports
+from kubeletplugin.settings import Settings
+from kubeletplugin.sockets import SocketServer, socket_names
+from kubeletplugin.storethread import StoreThread
+
+_STOP_SECONDS = 1.2
+_PROBE_SECONDS = 5.0
+_STARTING_SECONDS = 900.0
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """All parts of one plugin process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._metrics = metrics = Metrics()
+        self._lanes = lanes = Lanes()
+        self._started = time.monotonic()
+        self._stopping = asyncio.Event()
+        store, self._set_aside = open_store(settings.data_path)
+        self._store = StoreThread(store)
+        self._specs = SpecFolder(settings.cdi_root)
+        self._hardware = hardware = GpuHardware(settings, lanes, metrics)
+        self._client = AsyncKubeClient(
+            KubeClient.load(
+                settings.kubeconfig,
+                on_request=lambda verb, code, seconds: metrics.api_requests.labels(verb, code).inc(),
+            )
+        )
+        self._boot_id = hardware.boot_id()
+        self._engine = engine = ClaimEngine(
+            hardware=hardware,
+            store=self._store,
+            locks=GpuLocks(settings.data_path / "locks"),
+            specs=self._specs,
+            lanes=lanes,
+            metrics=metrics,
+            pool=settings.pool_name,
+            boot_id=self._boot_id,
+        )
+        self._events = EventRecorder(self._client, component=DRIVER_NAME, host=settings.node_name)
+        self._status = StatusWriter(self._client, metrics, self._on_status_refused)
+        self._reports = Reports(metrics, self._events, self._status, settings.node_name)
+        self._publisher = SlicePublisher(
+            self._client, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._reports
+        )
+        self._publishing = Publishing(
+            hardware, engine, self._publisher, metrics, node_name=settings.node_name, pool=settings.pool_name
+        )
+        self._cleanup = Cleanup(
+            engine,
+            self._client,
+            metrics,
+            pool=settings.pool_name,
+            period_seconds=settings.cleanup_seconds,
+            grace_seconds=settings.claim_grace_seconds,
+        )
+        self._dra = DraService(engine, ClaimSource(self._client), self._reports, metrics)
+        registration_name, dra_name = socket_names(DRIVER_NAME, settings.pod_uid)
+        self._dra_path = settings.data_path / dra_name
+        self._registration_path = settings.kubelet_registry_path / registration_name
+        self._registration = Registration(str(self._dra_path))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; a part that fails ends the process with its error."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGUSR1, logs.write_stacks)
+        await self._store.run(lambda store: store.enter_boot(self._boot_id))
+        self._warn_of_cdi_folder()
+        with contextlib.suppress(_Stopped):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for name, part in (
+                        ("hardware", self._hardware.run()),
+                        ("store", self._restore()),
+                        ("publisher", self._publisher.run()),
+                        ("publishing", self._publishing.run()),
+                        ("claim status", self._status.run()),
+                        ("events", self._events.run()),
+                        ("clean-up", self._cleanup.run()),
+                        ("sockets", self._serve()),
+                    ):
+                        group.create_task(part, name=name)
+                    if self._settings.http_address:
+                        probes = ProbeServer(
+                            self._settings.http_address,
+                            self._metrics.registry,
+                            self._unhealthy,
+                            self._unready,
+                        )
+                        group.create_task(probes.run(), name="probes")
+            except* _Stopped:
+                log.info("stopped")
+        self._store.close()
+
+    def _warn_of_cdi_folder(self) -> None:
+        try:
+            self._specs.check_writable()
+        except SpecFolderError as error:
+            log.warning("no claim can be prepared: %s", error)
+
+    async def _restore(self) -> None:
+        if self._set_aside is not None:
+            self._metrics.store_rebuilt.inc()
+            count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+            text = f"the store was damaged and moved to {self._set_aside}; {count} claims were rebuilt"
+            log.warning("%s", text)
+            self._reports.node_warning("StoreRebuilt", text)
+        self._engine.restored.set()
+
+    async def _serve(self) -> None:
+        """Serve the DRA socket, then the registration socket; at the end in the other order."""
+        dra_server, registration_server = grpc.aio.server(), grpc.aio.server()
+        self._dra.add_to(dra_server)
+        add_RegistrationServicer_to_server(self._registration, registration_server)
+        dra = SocketServer(dra_server, self._dra_path)
+        registration = SocketServer(registration_server, self._registration_path)
+        for socket in (dra, registration):
+            if socket.was_served():
+                log.warning("%s was served by another process; this one takes over", socket.path)
+            await socket.start()
+        log.info("serving %s, registered at %s", self._dra_path, self._registration_path)
+        await self._stopping.wait()
+        log.info("stopping: no new calls, those under way get %.1f s", _STOP_SECONDS)
+        registration.withdraw()
+        if self._settings.delete_slices_on_exit:
+            await self._delete_slices()
+        await dra.stop(_STOP_SECONDS)
+        await registration.stop(0)
+        await self._dra.drain(_STOP_SECONDS)
+        raise _Stopped
+
+    async def _delete_slices(self) -> None:
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._publisher.delete_all()
+        except (PublishError, ApiError, ApiUnavailable, TimeoutError) as error:
+            log.warning("the ResourceSlices of this node stay: %s", error)
+
+    async def _unhealthy(self) -> list[str]:
+        """Ask the plugin's own sockets and threads as the kubelet would."""
+        problems: list[str] = []
+        limit = self._settings.liveness_seconds
+        if not self._hardware.ready.is_set():
+            limit = max(limit, _STARTING_SECONDS)
+        for busy in self._lanes.busy():
+            if busy.seconds > limit:
+                problems.append(
+                    f"{busy.call} ({busy.lane}) hangs for {busy.seconds:.0f} s, the limit is {limit:.0f} s"
+                )
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self._store.run(lambda store: None)
+                async with grpc.aio.insecure_channel(f"unix:{self._registration_path}") as channel:
+                    await RegistrationStub(channel).GetInfo(pluginregistration_v1_pb2.InfoRequest())
+                async with grpc.aio.insecure_channel(f"unix:{self._dra_path}") as channel:
+                    await DRAPluginStub(channel).NodePrepareResources(
+                        dra_v1_pb2.NodePrepareResourcesRequest()
+                    )
+        except TimeoutError:
+            problems.append(f"the plugin's own sockets or store did not answer within {_PROBE_SECONDS:.0f} s")
+        except Exception as error:
+            problems.append(f"the plugin's own sockets or store failed: {error}")
+        for problem in problems:
+            log.error("not alive: %s", problem)
+        return problems
+
+    async def _unready(self) -> list[str]:
+        problems = []
+        if self._hardware.unavailable:
+            problems.append(f"the GPUs cannot be read: {self._hardware.unavailable}")
+        if not self._registration.registered.is_set():
+            refusal = self._registration.refusal
+            problems.append(f"the kubelet refused the plugin: {refusal}" if refusal else "not registered yet")
+        if not self._publisher.first_published.is_set():
+            problems.append("the API server has not accepted the ResourceSlices yet")
+        return problems
+
+    def _on_status_refused(self, reference: object, reason: str) -> None:
+        self._reports.status_refused(reference, reason)
+
+
+class _Stopped(Exception):
+    """The process was asked to end."""
+
+
+def serve(settings: Settings) -> None:
+    """Run the service to its end."""
+
+    async def run() -> None:
+        await Service(settings).run()
+
+    asyncio.run(run())
