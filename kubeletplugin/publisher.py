@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import time
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class SlicePublisher:
     """Publishes the slices of ``driver`` on ``node_name``; the pool is named as the node.
 
     Slices are written when ``update`` brings other ones, and when somebody else changed or deleted one: then
-    after a few seconds, because the kubelet deletes all slices of a node together, and less and less often when
+    after a few seconds, because the kubelet deletes all slices of a node together, and less and less often if
     it goes on, because two publishers may disagree while one replaces the other.
     """
 
@@ -107,7 +108,7 @@ class SlicePublisher:
     def update(self, wanted: Sequence[Object]) -> None:
         """What is to be published from now on: specs in order, without pool, driver and node name."""
         if self._wanted != tuple(wanted):
-            self._wanted = tuple(wanted)
+            self._wanted = tuple(copy.deepcopy(list(wanted)))
             self._wake.set()
 
     async def run(self) -> None:
@@ -258,8 +259,8 @@ class SlicePublisher:
         if isinstance(error, ApiError) and error.not_found:
             server, group_version = self._client.client.server, RESOURCE_SLICES.group_version
             return (
-                f"the API server {server} does not serve {group_version}: Kubernetes {OLDEST_KUBERNETES} or newer "
-                "is needed (it serves this group version unless --runtime-config turns it off)"
+                f"the API server {server} does not serve {group_version}: Kubernetes {OLDEST_KUBERNETES} or "
+                "newer is needed (it serves this group version unless --runtime-config turns it off)"
             )
         return f"cannot {attempt}: {error}"
 

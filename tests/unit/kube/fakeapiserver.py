@@ -138,6 +138,7 @@ def _matches(item: Object, selector: str) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     api: FakeApiServer
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
         """Requests are recorded, not printed."""
