@@ -36,6 +36,7 @@ class Reflector:
 
     After a gap (410, or a server that refused the watch) it lists again and reports the difference, so that
     deletions in the gap are seen. ``transform`` may cut objects down to what is needed before they are kept.
+    ``on_listed`` is called after each complete list, when ``items`` is true without a gap.
     ``on_error`` gets each failure; the next try follows after a back-off.
     """
 
@@ -46,6 +47,7 @@ class Reflector:
         *,
         on_change: Callable[[Change, Object], None],
         on_error: Callable[[ApiError | ApiUnavailable], None],
+        on_listed: Callable[[], None] = lambda: None,
         namespace: str | None = None,
         field_selector: str | None = None,
         label_selector: str | None = None,
@@ -56,6 +58,7 @@ class Reflector:
         self._resource = resource
         self._on_change = on_change
         self._on_error = on_error
+        self._on_listed = on_listed
         self._namespace = namespace
         self._field_selector = field_selector
         self._label_selector = label_selector
@@ -104,6 +107,7 @@ class Reflector:
             self._store(key, item)
         self._resource_version = resource_version
         self.synced.set()
+        self._on_listed()
 
     async def _watch(self) -> None:
         # Clients that started together must not renew their watches together.

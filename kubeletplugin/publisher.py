@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.errors import ApiError, ApiUnavailable
-from kube.reflector import Change, Reflector
+from kube.reflector import Reflector
 from kube.resources import NODES, RESOURCE_SLICES, Object
 from kubeletplugin.slicecomparison import comparable, dropped_fields
 from kubeletplugin.slicewrites import Accepted, Plan, Pool, SliceDeletion, SliceWrite, full_spec, plan_writes
@@ -91,14 +91,14 @@ class SlicePublisher:
             client,
             RESOURCE_SLICES,
             field_selector=self._selector,
-            on_change=self._on_change,
+            on_change=lambda change, item: self._look(),
+            on_listed=self._look,
             on_error=lambda error: self._fail(self._explain_collection("watch ResourceSlices", error)),
             transform=_without_spec,
         )
         self._wanted: tuple[Object, ...] | None = None
         self._accepted: dict[int, Accepted] = {}
         self._known: dict[str, str] = {}
-        self._seen: dict[str, str | None] = {}
         self._repair: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._logged: dict[str, float] = {}
@@ -151,7 +151,6 @@ class SlicePublisher:
         wanted = self._wanted
         if wanted is None:
             return
-        self._seen.clear()
         # Planned from a fresh list, never from the watch, which may be behind our own writes.
         node_uid, stored = await asyncio.gather(self._node_uid(), self._list())
         self._known = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in stored}
@@ -237,19 +236,21 @@ class SlicePublisher:
         if fields:
             self._observer.dropped(DroppedFields(stored["metadata"]["name"], write.index, fields))
 
-    def _on_change(self, change: Change, item: Object) -> None:
-        metadata = item["metadata"]
-        self._seen[metadata["name"]] = None if change == "DELETED" else metadata["resourceVersion"]
+    def _look(self) -> None:
         if self._repair is None and self._differs():
             delay = self._repair_backoff.next_delay()
             self._repair = asyncio.get_running_loop().call_later(delay, self._on_repair)
 
     def _differs(self) -> bool:
-        return any(self._known.get(name) != version for name, version in self._seen.items())
+        watched = {
+            item["metadata"]["name"]: item["metadata"]["resourceVersion"]
+            for item in self._reflector.items.values()
+        }
+        return watched != self._known
 
     def _on_repair(self) -> None:
         self._repair = None
-        # An event of our own write may have come before the answer; by now the answer is here too.
+        # The event of an own write may come before the answer, or long after it; by now both are here.
         if self._differs():
             self._wake.set()
         else:
