@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cdi.claimspec import claim_spec
@@ -174,8 +173,7 @@ class GpuHardware:
             return None
         if self._hook_setting == "auto":
             return find_hook_tool([self._driver_root])
-        name = Path(self._hook_setting).name
-        return HookTool(self._hook_setting, (name, "hook") if name == "nvidia-ctk" else (name,))
+        return HookTool.at(self._hook_setting)
 
     async def run(self) -> None:
         """Read the hardware for ever, every ``rescan_seconds`` and when a claim found it changed."""
