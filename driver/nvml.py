@@ -7,6 +7,7 @@ GPU, because any call may take seconds or hang. Struct layouts and return codes 
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import uuid
 from collections.abc import Callable
@@ -169,14 +170,17 @@ class Nvml:
         """
         self.library = library.resolve()
         try:
-            pynvml.nvmlLib = ctypes.CDLL(str(self.library))
+            loaded = ctypes.CDLL(str(self.library))
         except OSError as error:
             raise NvmlUnavailable(f"{self.library} does not load: {error}") from error
         pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml.nvmlLib = loaded
         try:
             _call("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, _INIT_WITHOUT_GPUS)
         except NvmlError as error:
-            _unload()
+            _forget()
+            # Else the loader would answer the next attempt with this file, also when it has been replaced.
+            _ctypes.dlclose(loaded._handle)
             raise NvmlUnavailable(f"{self.library}: {error}") from error
 
     def close(self) -> None:
@@ -184,7 +188,7 @@ class Nvml:
         try:
             _call("nvmlShutdown", pynvml.nvmlShutdown)
         finally:
-            _unload()
+            _forget()
 
     def driver_version(self) -> str:
         return _text("nvmlSystemGetDriverVersion", pynvml.nvmlSystemGetDriverVersion)
@@ -380,7 +384,7 @@ def _profile(info: Any) -> GpuInstanceProfile:
     )
 
 
-def _unload() -> None:
-    """Make the binding forget the library, so that the next attempt loads anew."""
+def _forget() -> None:
+    """Make the binding forget the library, so that the next attempt loads another."""
     pynvml.nvmlLib = None
     pynvml._nvmlGetFunctionPointer_cache.clear()
