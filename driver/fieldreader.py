@@ -38,4 +38,7 @@ class FieldReader:
         return empty
 
     def note(self, field: str, error: Exception) -> None:
-        self.failures.append(UnreadableField(self._gpu, field, str(error)))
+        """Keep a failure; the same one, as of each of many links, once."""
+        failure = UnreadableField(self._gpu, field, str(error))
+        if failure not in self.failures:
+            self.failures.append(failure)

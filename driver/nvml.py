@@ -73,7 +73,7 @@ class NvmlError(Exception):
     def __init__(self, call: str, code: int) -> None:
         self.call = call
         self.code = code
-        self.name = Code(code).name if code in list(Code) else "code"
+        self.name = Code(code).name if code in list(Code) else "error"
         super().__init__(f"{call}: {self.name} ({code})")
 
 
