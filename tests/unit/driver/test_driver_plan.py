@@ -1,0 +1,234 @@
+"""Claims and plans as tables: what is read, chosen, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from driver.claim import AllocatedClaim, ClaimError, ClaimReference, read_claim
+from driver.configuration import GpuConfig, MigDeviceConfig
+from driver.devices import Device
+from driver.inventory import Gpu, MigDevice, PciAddress, Placement
+from driver.plan import Holding, PreparePlan, check_conflicts, plan_prepare
+
+REFERENCE = ClaimReference("team", "training", "uid-1")
+VERSION = "resource.nvidia.com/v1beta1"
+PCI = [PciAddress(0, bus, 0, 0) for bus in (0x1B, 0x43)]
+GPUS = [Gpu(uuid=f"GPU-{number}", pci=pci, index=number) for number, pci in enumerate(PCI)]
+
+
+def mig(gpu: int, start: int, size: int, compute: Placement | None = None, ci: int = 0) -> Device:
+    partition = MigDevice(
+        uuid=f"MIG-{gpu}-{start}-{ci}",
+        profile="3g.40gb",
+        gpu_instance_id=1 + start // 4,
+        compute_instance_id=ci,
+        placement=Placement(start, size),
+        compute_placement=compute,
+    )
+    return Device(f"mig-{gpu}-{start}-{ci}", GPUS[gpu], partition)
+
+
+WHOLE = [Device(f"gpu-{number}", gpu) for number, gpu in enumerate(GPUS)]
+LOW, HIGH = mig(0, 0, 4), mig(0, 4, 4)
+FIRST, SECOND = mig(1, 0, 4, Placement(0, 1), 0), mig(1, 0, 4, Placement(1, 1), 1)
+DEVICES = {device.name: device for device in (*WHOLE, LOW, HIGH, FIRST, SECOND)}
+
+
+def entry(device: str, request: str = "gpu", **more: Any) -> dict[str, Any]:
+    return {"request": request, "driver": "gpu.nvidia.com", "pool": "node-1", "device": device, **more}
+
+
+def config(
+    kind: str = "GpuConfig", requests: tuple[str, ...] = (), driver: str = "gpu.nvidia.com", **fields: Any
+) -> Any:
+    return {
+        "source": "FromClaim",
+        "requests": list(requests),
+        "opaque": {"driver": driver, "parameters": {"apiVersion": VERSION, "kind": kind, **fields}},
+    }
+
+
+def claim(*results: dict[str, Any], configs: Any = (), uid: str = "uid-1") -> AllocatedClaim:
+    return read_claim(REFERENCE, stored(*results, configs=configs, uid=uid))
+
+
+def stored(*results: dict[str, Any], configs: Any = (), uid: str = "uid-1") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "team", "name": "training", "uid": uid},
+        "status": {
+            "allocation": {"devices": {"results": list(results), "config": list(configs)}},
+            "reservedFor": [{"resource": "pods", "name": "a", "uid": "p"}],
+        },
+    }
+
+
+def plan(*results: dict[str, Any], configs: Any = ()) -> PreparePlan:
+    return plan_prepare(claim(*results, configs=configs), DEVICES, "node-1")
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "words"),
+    [
+        ({"metadata": {"uid": "uid-2"}}, "Replaced", ["uid-1", "uid-2"]),
+        ({"status": {}}, "NotAllocated", ["team/training", "uid-1"]),
+        ({"status": None}, "NotAllocated", ["team/training"]),
+        ({"status": {"allocation": {}, "reservedFor": []}}, "NotAllocated", []),
+        ({"status": {"allocation": {"devices": {"results": []}}}}, "NotReserved", ["reservedFor"]),
+    ],
+)
+def test_b049_a_claim_that_is_not_ready_is_refused(
+    change: dict[str, Any], cause: str, words: list[str]
+) -> None:
+    with pytest.raises(ClaimError) as raised:
+        read_claim(REFERENCE, {**stored(entry("gpu-0")), **change})
+    assert raised.value.cause == cause
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_results_and_configs_of_other_drivers_are_not_looked_at() -> None:
+    foreign = {"request": "nic", "driver": "nic.example.com", "pool": "x", "device": "y"}
+    broken = {"opaque": {"driver": "nic.example.com", "parameters": "not even an object"}}
+    read = claim(foreign, entry("gpu-0"), configs=[broken])
+    assert [result.device for result in read.results] == ["gpu-0"]
+    assert read.configs == ()
+
+
+def test_b045_no_config_means_defaults_and_a_foreign_one_is_not_parsed() -> None:
+    planned = plan(entry("gpu-0"), configs=[config("Nonsense", driver="nic.example.com")])
+    assert [item.config for item in planned.devices] == [None]
+
+
+def test_requests_are_base_names_and_one_device_is_listed_once() -> None:
+    planned = plan(
+        entry("gpu-0", "main/large"), entry("gpu-1", "aux"), entry("gpu-0", "watch", adminAccess=True)
+    )
+    assert [(item.device.name, item.requests, item.admin_access) for item in planned.devices] == [
+        ("gpu-0", ("main", "watch"), False),
+        ("gpu-1", ("aux",), False),
+    ]
+
+
+def test_shares_of_one_device_stay_apart() -> None:
+    planned = plan(entry("gpu-0", shareID="a"), entry("gpu-0", shareID="b"))
+    assert [item.share_id for item in planned.devices] == ["a", "b"]
+
+
+def test_gpus_to_lock_are_sorted_and_without_admin_access() -> None:
+    assert plan(entry("gpu-1", "a"), entry("gpu-0", "b"), entry("mig-0-0-0", "c")).gpus == (PCI[0], PCI[1])
+    assert plan(entry("gpu-0", adminAccess=True)).gpus == ()
+
+
+@pytest.mark.parametrize(
+    ("result", "cause", "words"),
+    [
+        ({**entry("gpu-0"), "pool": "node-2"}, "OtherNode", ["node-2", "node-1", "gpu"]),
+        (entry("gpu-7"), "UnknownDevice", ["gpu-7", "team/training", "not on this node"]),
+    ],
+)
+def test_a_result_that_is_not_of_this_node_is_refused(
+    result: dict[str, Any], cause: str, words: list[str]
+) -> None:
+    with pytest.raises(ClaimError) as raised:
+        plan(result)
+    assert raised.value.cause == cause
+    for word in words:
+        assert word in str(raised.value)
+
+
+GPU, MIG = config(), config("MigDeviceConfig")
+
+
+@pytest.mark.parametrize(
+    ("configs", "device", "chosen"),
+    [
+        ([], "gpu-0", None),
+        ([GPU], "gpu-0", GpuConfig),
+        ([MIG], "gpu-0", None),
+        ([GPU], "mig-0-0-0", None),
+        ([GPU, MIG], "mig-0-0-0", MigDeviceConfig),
+        ([config(requests=("other",))], "gpu-0", None),
+        ([config(requests=("gpu",))], "gpu-0", GpuConfig),
+        ([config(requests=("gpu/small",))], "gpu-0", None),
+    ],
+)
+def test_the_last_config_that_is_meant_for_a_device_is_chosen(configs: Any, device: str, chosen: Any) -> None:
+    found = plan(entry(device), configs=configs).devices[0].config
+    assert found is None if chosen is None else isinstance(found, chosen)
+
+
+@pytest.mark.parametrize("requests", [("gpu",), ("gpu/small",)])
+def test_a_config_may_name_the_request_or_the_chosen_sub_request(requests: tuple[str, ...]) -> None:
+    planned = plan(entry("gpu-0", "gpu/small"), configs=[config(requests=requests)])
+    assert isinstance(planned.devices[0].config, GpuConfig)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "right"),
+    [("MigDeviceConfig", "gpu-0", "GpuConfig"), ("GpuConfig", "mig-0-0-0", "MigDeviceConfig")],
+)
+def test_a_config_for_a_request_must_be_of_its_devices_kind(kind: str, device: str, right: str) -> None:
+    with pytest.raises(
+        ClaimError, match=f"{kind} cannot be applied to device {device}.*use {right}"
+    ) as raised:
+        plan(entry(device), configs=[config(kind, requests=("gpu",))])
+    assert raised.value.cause == "BadConfig"
+
+
+def test_b042_a_bad_config_is_named_by_its_place_in_the_claim() -> None:
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"intervall": "Short"}}
+    with pytest.raises(ClaimError, match=r"config\[1\]\.opaque\.parameters.*timeSlicingConfig\.intervall"):
+        plan(entry("gpu-0"), configs=[GPU, config(sharing=sharing)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        (WHOLE[0], WHOLE[0], True),
+        (WHOLE[0], WHOLE[1], False),
+        (WHOLE[0], LOW, True),
+        (WHOLE[0], FIRST, False),
+        (LOW, HIGH, False),
+        (LOW, LOW, True),
+        (LOW, mig(0, 2, 2), True),
+        (FIRST, SECOND, False),
+        (FIRST, FIRST, True),
+        (FIRST, mig(1, 0, 4), True),
+        (FIRST, mig(1, 0, 2), True),
+    ],
+)
+def test_overlap_is_geometry_and_symmetric(one: Device, other: Device, overlap: bool) -> None:
+    assert one.footprint.overlaps(other.footprint) is overlap
+    assert other.footprint.overlaps(one.footprint) is overlap
+
+
+def holding(device: Device, uid: str = "uid-9", *, admin: bool = False) -> Holding:
+    return Holding(ClaimReference("other", "inference", uid), device.name, device.footprint, admin)
+
+
+def test_b050_a_held_device_is_refused_naming_its_holder() -> None:
+    with pytest.raises(ClaimError) as raised:
+        check_conflicts(plan(entry("gpu-0")), [holding(LOW)])
+    assert raised.value.cause == "InUse"
+    for word in ("gpu-0", LOW.name, "other/inference", "uid-9", "team/training"):
+        assert word in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "holdings",
+    [[], [holding(WHOLE[1])], [holding(WHOLE[0], "uid-1")], [holding(WHOLE[0], admin=True)]],
+    ids=["nothing held", "another GPU", "the claim itself", "admin access"],
+)
+def test_what_is_not_in_the_way_is_no_conflict(holdings: list[Holding]) -> None:
+    check_conflicts(plan(entry("gpu-0")), holdings)
+
+
+def test_b151_admin_access_never_conflicts() -> None:
+    check_conflicts(plan(entry("gpu-0", adminAccess=True)), [holding(WHOLE[0])])
+
+
+def test_a_claim_cannot_hold_overlapping_devices() -> None:
+    with pytest.raises(ClaimError, match="gpu-0 and mig-0-0-0 overlap"):
+        check_conflicts(plan(entry("gpu-0", "a"), entry("mig-0-0-0", "b")), [])
