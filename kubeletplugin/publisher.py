@@ -50,7 +50,7 @@ class PublisherObserver(Protocol):
     def published(self, generation: int, slices: int) -> None:
         """The server has all slices."""
 
-    def failed(self, message: str) -> None:
+    def failed_to_publish(self, message: str) -> None:
         """A try failed; the next follows after a back-off."""
 
 
@@ -271,7 +271,7 @@ class SlicePublisher:
         if message not in self._logged:
             self._logged[message] = now
             logger.error("%s; will try again", message)
-        self._observer.failed(message)
+        self._observer.failed_to_publish(message)
 
 
 def _retry_after(error: ApiError | ApiUnavailable) -> float | None:

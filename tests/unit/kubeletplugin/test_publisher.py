@@ -40,7 +40,7 @@ class Observer:
     def published(self, generation: int, slices: int) -> None:
         self.successes.append((generation, slices))
 
-    def failed(self, message: str) -> None:
+    def failed_to_publish(self, message: str) -> None:
         self.failures.append(message)
 
 
