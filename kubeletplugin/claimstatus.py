@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
+from kube.events import EventRecorder, ObjectReference
 from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, HeldDevice
@@ -35,12 +35,10 @@ class _Pending:
 class StatusWriter:
     """Writes each prepared claim's devices with server-side apply, so that other drivers' entries stay."""
 
-    def __init__(
-        self, client: AsyncKubeClient, metrics: Metrics, on_refused: Callable[[ClaimReference, str], None]
-    ) -> None:
+    def __init__(self, client: AsyncKubeClient, metrics: Metrics, events: EventRecorder) -> None:
         self._client = client
         self._metrics = metrics
-        self._on_refused = on_refused
+        self._events = events
         self._pending: dict[str, _Pending] = {}
         self._wake = asyncio.Event()
 
@@ -90,7 +88,9 @@ class StatusWriter:
                 return
             self._metrics.status_errors.inc()
             log.warning("status.devices of claim %s was not written: %s", reference, error)
-            self._on_refused(reference, f"status.devices was not written: {error}")
+            self._events.warning(
+                claim_object(reference), "StatusNotWritten", f"status.devices was not written: {error}"
+            )
         except ApiUnavailable as error:
             self._metrics.status_errors.inc()
             pending.tries += 1
@@ -99,6 +99,13 @@ class StatusWriter:
                 self._pending.setdefault(reference.uid, pending)
             else:
                 log.warning("status.devices of claim %s was not written: %s", reference, error)
+
+
+def claim_object(reference: ClaimReference) -> ObjectReference:
+    """The claim, as events name it."""
+    return ObjectReference(
+        "resource.k8s.io/v1", "ResourceClaim", reference.name, reference.namespace, reference.uid
+    )
 
 
 def device_statuses(record: ClaimRecord) -> list[dict[str, Any]]:

@@ -36,6 +36,9 @@ class ClaimObserver(Protocol):
     def prepared(self, record: ClaimRecord, claim: Object) -> None:
         """The claim was prepared; ``claim`` is the API object that was read for it."""
 
+    def unprepared(self, reference: ClaimReference) -> None:
+        """The claim was unprepared."""
+
     def failed(self, operation: str, reference: ClaimReference, reason: Failure) -> None:
         """Preparing or unpreparing (``operation``) failed."""
 
@@ -69,7 +72,7 @@ class DraService:
         return outcome
 
     async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure | None:
-        return await self._carry_out("unprepare", reference, self._engine.unprepare(reference, timeout))
+        return await self._carry_out("unprepare", reference, self._unprepare(reference, timeout))
 
     async def _prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord:
         asked_at = boot_seconds()
@@ -77,6 +80,11 @@ class DraService:
             claim, found = await self._source.read(reference, timeout)
         record = await self._engine.prepare(claim, asked_at, timeout - (boot_seconds() - asked_at))
         self._observer.prepared(record, found)
+        return record
+
+    async def _unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | None:
+        record = await self._engine.unprepare(reference, timeout)
+        self._observer.unprepared(reference)
         return record
 
     async def _carry_out(

@@ -1,4 +1,4 @@
-"""Failures: for each kind of error, the one word that metrics and events use and the text that people read."""
+"""Failures: for each kind of error, one word for metrics and events, and the text that people read."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,14 @@ _REOPEN_SECONDS = 300.0
 log = logging.getLogger(__name__)
 
 
+Announce = Callable[[str, str], None]
+"""Told what a person should see on the Node: one CamelCase word, and a sentence."""
+
+
+def _nobody(reason: str, message: str) -> None:
+    """Announce to nobody: in standalone mode there is no Node."""
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """What is derived from one inventory."""
@@ -52,8 +60,11 @@ class _View:
 class GpuHardware:
     """Discovery over time. ``changed`` is set when the inventory changed; whoever publishes clears it."""
 
-    def __init__(self, settings: Settings, lanes: Lanes, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, lanes: Lanes, metrics: Metrics, announce: Announce = _nobody
+    ) -> None:
         self._settings = settings
+        self._announce = announce
         self._lanes = lanes
         self._metrics = metrics
         self._roots = HostRoots(settings.proc_root, settings.sys_root)
@@ -322,12 +333,8 @@ class GpuHardware:
             inventory.driver_version or "unknown",
         )
         for lost in inventory.unreadable_gpus:
-            self._say_once(
-                f"gpu {lost}",
-                logging.ERROR,
-                "GPU %s cannot be read and is not offered: %s",
-                lost.gpu,
-                lost.reason,
+            self._warn_once(
+                "GpuUnreadable", f"GPU {lost.gpu} cannot be read and is not offered: {lost.reason}"
             )
         for problem in inventory.unreadable_fields:
             if self._say_once(
@@ -340,21 +347,21 @@ class GpuHardware:
             ):
                 metrics.unreadable_fields.labels(problem.field).inc()
         for gpu in empty:
-            self._say_once(
-                f"empty {gpu.uuid}",
-                logging.WARNING,
-                "GPU %s (%s) is in MIG mode and has no instance, so it offers nothing: make instances with "
-                "nvidia-smi mig -cgi, or turn MIG mode off",
-                gpu.pci,
-                gpu.uuid,
+            self._warn_once(
+                "MigWithoutInstances",
+                f"GPU {gpu.pci} ({gpu.uuid}) is in MIG mode and has no instance, so it offers nothing: make "
+                "instances with nvidia-smi mig -cgi, or turn MIG mode off with nvidia-smi -mig 0",
             )
         if inventory.waiting_for_driver:
-            self._say_once(
-                f"waiting {inventory.waiting_for_driver}",
-                logging.WARNING,
-                "%d NVIDIA PCI functions wait for the driver: NVML does not list them",
-                inventory.waiting_for_driver,
+            self._warn_once(
+                "WaitingForDriver",
+                f"{inventory.waiting_for_driver} NVIDIA PCI functions wait for the driver: NVML does not list "
+                "them",
             )
+
+    def _warn_once(self, reason: str, message: str) -> None:
+        if self._say_once(message, logging.WARNING, "%s", message):
+            self._announce(reason, message)
 
     def _say_once(self, key: str, level: int, text: str, *arguments: object) -> bool:
         if key in self._said:

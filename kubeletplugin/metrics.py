@@ -55,16 +55,27 @@ class Metrics:
             registry=registry,
         )
         self.waiting_for_driver = Gauge(
-            "gpudra_gpus_waiting_for_driver", "NVIDIA PCI functions that NVML does not list.", registry=registry
+            "gpudra_gpus_waiting_for_driver",
+            "NVIDIA PCI functions that NVML does not list.",
+            registry=registry,
         )
         self.discovery_errors = Counter(
             "gpudra_discovery_errors", "Readings of the hardware that failed.", registry=registry
         )
         self.discovery_seconds = Histogram(
-            "gpudra_discovery_seconds", "Duration of reading the hardware.", buckets=_SECONDS, registry=registry
+            "gpudra_discovery_seconds",
+            "Duration of reading the hardware.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self.publish_errors = Counter(
             "gpudra_publish_errors", "Publishing attempts that failed.", registry=registry
+        )
+        self.slice_writes = Counter(
+            "gpudra_slice_writes", "Writes of ResourceSlices.", ["verb"], registry=registry
+        )
+        self.pool_generation = Gauge(
+            "gpudra_pool_generation", "Generation of the pool as published last.", registry=registry
         )
         self.dropped_fields = Counter(
             "gpudra_dropped_slice_fields",

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class Registration(RegistrationServicer):
     """Answers the kubelet's questions on the registration socket.
 
-    ``registered`` is set while the kubelet has accepted the plugin; a refusal clears it and stays on offer, since
-    the kubelet tries again by itself.
+    ``registered`` is set while the kubelet has accepted the plugin. A refusal clears it; the plugin stays on
+    offer, since the kubelet tries again by itself.
     """
 
     def __init__(self, endpoint: str) -> None:

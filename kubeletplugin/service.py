@@ -37,7 +37,7 @@ from kubeletplugin.publisher import PublishError, SlicePublisher
 from kubeletplugin.publishing import Publishing
 from kubeletplugin.rebuild import open_store, rebuild
 from kubeletplugin.registration import Registration
-from kubeletplugin.reports import Reports
+from kubeletplugin.reports import ClaimReports, NodeReports
 from kubeletplugin.settings import Settings
 from kubeletplugin.sockets import SocketServer, socket_names
 from kubeletplugin.storethread import StoreThread
@@ -61,13 +61,15 @@ class Service:
         store, self._set_aside = open_store(settings.data_path)
         self._store = StoreThread(store)
         self._specs = SpecFolder(settings.cdi_root)
-        self._hardware = hardware = GpuHardware(settings, lanes, metrics)
         self._client = AsyncKubeClient(
             KubeClient.load(
                 settings.kubeconfig,
                 on_request=lambda verb, code, seconds: metrics.api_requests.labels(verb, code).inc(),
             )
         )
+        self._events = EventRecorder(self._client, component=DRIVER_NAME, host=settings.node_name)
+        self._reports = NodeReports(metrics, self._events, settings.node_name)
+        self._hardware = hardware = GpuHardware(settings, lanes, metrics, self._reports.warning)
         self._boot_id = hardware.boot_id()
         self._engine = engine = ClaimEngine(
             hardware=hardware,
@@ -79,9 +81,7 @@ class Service:
             pool=settings.pool_name,
             boot_id=self._boot_id,
         )
-        self._events = EventRecorder(self._client, component=DRIVER_NAME, host=settings.node_name)
-        self._status = StatusWriter(self._client, metrics, self._on_status_refused)
-        self._reports = Reports(metrics, self._events, self._status, settings.node_name)
+        self._status = StatusWriter(self._client, metrics, self._events)
         self._publisher = SlicePublisher(
             self._client, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._reports
         )
@@ -96,7 +96,9 @@ class Service:
             period_seconds=settings.cleanup_seconds,
             grace_seconds=settings.claim_grace_seconds,
         )
-        self._dra = DraService(engine, ClaimSource(self._client), self._reports, metrics)
+        self._dra = DraService(
+            engine, ClaimSource(self._client), ClaimReports(self._events, self._status), metrics
+        )
         registration_name, dra_name = socket_names(DRIVER_NAME, settings.pod_uid)
         self._dra_path = settings.data_path / dra_name
         self._registration_path = settings.kubelet_registry_path / registration_name
@@ -148,7 +150,7 @@ class Service:
             count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
             text = f"the store was damaged and moved to {self._set_aside}; {count} claims were rebuilt"
             log.warning("%s", text)
-            self._reports.node_warning("StoreRebuilt", text)
+            self._reports.warning("StoreRebuilt", text)
         self._engine.restored.set()
 
     async def _serve(self) -> None:
@@ -218,9 +220,6 @@ class Service:
         if not self._publisher.first_published.is_set():
             problems.append("the API server has not accepted the ResourceSlices yet")
         return problems
-
-    def _on_status_refused(self, reference: object, reason: str) -> None:
-        self._reports.status_refused(reference, reason)
 
 
 class _Stopped(Exception):

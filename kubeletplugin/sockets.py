@@ -47,8 +47,8 @@ class SocketServer:
         for path in (self.path, self._staged):
             if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
                 raise SocketError(
-                    f"socket path {path} has {len(os.fsencode(path))} bytes, the limit is {_LONGEST_PATH_BYTES}: "
-                    "use a shorter --kubelet-plugins-path or --kubelet-registry-path"
+                    f"socket path {path} has {len(os.fsencode(path))} bytes, the limit is "
+                    f"{_LONGEST_PATH_BYTES}: use a shorter --kubelet-plugins-path or --kubelet-registry-path"
                 )
         self._check_place()
         try:
@@ -60,8 +60,8 @@ class SocketServer:
             self._staged.rename(self.path)
         except (OSError, RuntimeError) as error:
             raise SocketError(
-                f"cannot serve {self.path}: {error}; check that {self.path.parent} exists, is writable and has "
-                "space"
+                f"cannot serve {self.path}: {error}; check that {self.path.parent} exists, is writable and "
+                "has space"
             ) from error
 
     def _check_place(self) -> None:

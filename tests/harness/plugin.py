@@ -86,7 +86,7 @@ class PluginNode:
     def start(
         self, *, wait: bool = True, environment: Mapping[str, str] | None = None, **flags: str
     ) -> Process:
-        """Start the plugin; with ``wait``, until its registration socket answers."""
+        """Start the plugin; with ``wait``, until its registration socket answers. ``flags`` as settings."""
         self.registry.mkdir(parents=True, exist_ok=True)
         self.plugins.mkdir(parents=True, exist_ok=True)
         self.cdi_root.mkdir(parents=True, exist_ok=True)
@@ -110,9 +110,10 @@ class PluginNode:
         assert self.process is not None
         self.process.kill()
 
-    def restart(self, **flags: str) -> Process:
+    def restart(self) -> Process:
+        """Stop in order and start again with the same flags."""
         self.stop()
-        return self.start(**flags)
+        return self.start()
 
     def sockets(self, pod_uid: str = "") -> tuple[Path, Path]:
         """The DRA and the registration socket."""

@@ -1,0 +1,65 @@
+"""Reports: what happens to claims and slices, told where people look: metrics, events, claim status."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from driver.claim import ClaimReference
+from kube.events import EventRecorder, ObjectReference
+from kube.resources import Object
+from kubeletplugin.claimstatus import StatusWriter, claim_object
+from kubeletplugin.failures import Failure
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.publisher import DroppedFields
+from kubeletplugin.store import ClaimRecord
+
+
+class NodeReports:
+    """Tells of the node: its GPUs, its slices, its store. Observes the publisher."""
+
+    def __init__(self, metrics: Metrics, events: EventRecorder, node_name: str) -> None:
+        self._metrics = metrics
+        self._events = events
+        # As the kubelet does in its own events on a Node, which is what kubectl describe looks for.
+        self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
+
+    def warning(self, reason: str, message: str) -> None:
+        self._events.warning(self._node, reason, message)
+
+    def wrote(self, verb: Literal["create", "update", "delete"]) -> None:
+        self._metrics.slice_writes.labels(verb).inc()
+
+    def dropped(self, dropped: DroppedFields) -> None:
+        for field in dropped.fields:
+            self._metrics.dropped_fields.labels(field).inc()
+        self.warning(
+            "SliceFieldsDropped",
+            f"the API server stored ResourceSlice {dropped.slice_name} without {', '.join(dropped.fields)}: "
+            "the features behind these fields are off in this cluster",
+        )
+
+    def published(self, generation: int, slices: int) -> None:
+        self._metrics.pool_generation.set(generation)
+
+    def failed_to_publish(self, message: str) -> None:
+        self._metrics.publish_errors.inc()
+        self.warning("PublishFailed", message)
+
+
+class ClaimReports:
+    """Tells of claims: status and events. Observes the DRA service."""
+
+    def __init__(self, events: EventRecorder, status: StatusWriter) -> None:
+        self._events = events
+        self._status = status
+
+    def prepared(self, record: ClaimRecord, claim: Object) -> None:
+        self._status.prepared(record, claim)
+
+    def unprepared(self, reference: ClaimReference) -> None:
+        self._status.unprepared(reference.uid)
+
+    def failed(self, operation: str, reference: ClaimReference, reason: Failure) -> None:
+        self._events.warning(
+            claim_object(reference), f"{operation.capitalize()}Failed", f"{reason.cause}: {reason.message}"
+        )
