@@ -13,12 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cdi.claimspec import claim_spec
-from cdi.devicenodes import DeviceNodeError, gpu_edits, mig_edits
-from cdi.drivermounts import CommonEdits, common_edits
 from cdi.driverroot import DriverRoot, DriverRootError
-from cdi.hooks import HookTool, find_hook_tool
-from cdi.spec import ContainerEdits, to_json
 from driver.claim import ClaimError
 from driver.devices import Device, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
@@ -28,6 +23,7 @@ from driver.inventory import Inventory, PciAddress, UnreadableGpu
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
+from kubeletplugin.claimspecs import ClaimSpecs
 from kubeletplugin.lanes import NODE_LANE, Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.settings import Settings
@@ -69,15 +65,14 @@ class GpuHardware:
         self._metrics = metrics
         self._roots = HostRoots(settings.proc_root, settings.sys_root)
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
+        self._claim_specs = ClaimSpecs(settings, self._driver_root)
         self._exclusion = Exclusion.parse(settings.exclude)
-        self._hook_setting = settings.hooks
         self._nvml: Nvml | None = None
         self._view = _View(Inventory(), {}, ())
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
         self._node_reading: asyncio.Task[NodeReading] | None = None
         self._said: set[str] = set()
-        self._common: tuple[str, CommonEdits] | None = None
         self._reopened_for: tuple[PciAddress, ...] = ()
         self._reopen_after = 0.0
         self._rescan = asyncio.Event()
@@ -133,58 +128,7 @@ class GpuHardware:
             raise
 
     def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
-        common = self._common_edits()
-        edits = {device.name: self._edits(device) for device in devices}
-        return to_json(claim_spec(claim_uid, edits, common))
-
-    def _edits(self, device: Device) -> ContainerEdits:
-        settings, gpu = self._settings, device.gpu
-        if gpu.minor is None:
-            raise DeviceNodeError(
-                f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node "
-                "is unknown"
-            )
-        if device.mig is None:
-            return gpu_edits(
-                settings.dev_root,
-                settings.host_dev_root,
-                gpu.minor,
-                str(gpu.pci),
-                proc_root=settings.proc_root,
-            )
-        return mig_edits(
-            settings.dev_root,
-            settings.host_dev_root,
-            settings.proc_root,
-            gpu.minor,
-            device.mig.gpu_instance_id,
-            device.mig.compute_instance_id,
-        )
-
-    def _common_edits(self) -> ContainerEdits:
-        version = self._view.inventory.driver_version
-        if self._common is not None and self._common[0] == version:
-            return self._common[1].edits
-        common = common_edits(
-            self._driver_root,
-            version,
-            dev_root=self._settings.dev_root,
-            host_dev_root=self._settings.host_dev_root,
-            proc_root=self._settings.proc_root,
-            hooks=self._hook_tool(),
-        )
-        for warning in common.warnings:
-            self._say_once(warning, logging.WARNING, "%s", warning)
-        if not common.warnings:
-            self._common = (version, common)
-        return common.edits
-
-    def _hook_tool(self) -> HookTool | None:
-        if self._hook_setting == "none":
-            return None
-        if self._hook_setting == "auto":
-            return find_hook_tool([self._driver_root])
-        return HookTool.at(self._hook_setting)
+        return self._claim_specs.build(claim_uid, devices, self._view.inventory.driver_version)
 
     async def run(self) -> None:
         """Read the hardware for ever, every ``rescan_seconds`` and when a claim found it changed."""
