@@ -61,6 +61,10 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
     Raises:
         ClaimError: allocated on another node, unknown device, or configuration that is wrong or does not fit.
     """
+    if not claim.results:
+        raise ClaimError(
+            "NotAllocated", f"claim {claim.reference}: no device of this driver is allocated to it"
+        )
     configs = [_parsed(entry.parameters, str(entry)) for entry in claim.configs]
     planned: dict[tuple[str, str | None], PlannedDevice] = {}
     for result in claim.results:
@@ -71,6 +75,9 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
                 f"this node's pool is {pool}",
             )
         device = devices.get(result.device)
+        if device is None and result.admin_access:
+            # Who watches all devices is served with those that are there.
+            continue
         if device is None:
             raise ClaimError(
                 "UnknownDevice",
@@ -88,6 +95,10 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
             result.admin_access if earlier is None else result.admin_access and earlier.admin_access,
             result.share_id,
             config,
+        )
+    if not planned:
+        raise ClaimError(
+            "UnknownDevice", f"claim {claim.reference}: none of its devices is on this node any more"
         )
     return PreparePlan(claim, tuple(planned.values()))
 

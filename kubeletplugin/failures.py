@@ -10,6 +10,7 @@ from cdi.driverroot import DriverRootError
 from cdi.spec import SpecError
 from cdi.specfolder import SpecFolderError
 from driver.claim import ClaimError
+from driver.exclusion import ExclusionError
 from driver.nvml import NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError
 from kube.errors import ApiError, ApiUnavailable
@@ -37,6 +38,7 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (DriverRootError, "DriverRoot"),
     (SpecFolderError, "CdiFolder"),
     (SpecError, "CdiSpec"),
+    (ExclusionError, "Settings"),
     (NvmlUnavailable, "NvmlUnavailable"),
     (NvmlError, "Nvml"),
     (LaneTimeout, "NvmlTimeout"),

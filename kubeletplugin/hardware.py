@@ -299,8 +299,8 @@ class GpuHardware:
         if inventory.waiting_for_driver:
             self._warn_once(
                 "WaitingForDriver",
-                f"{inventory.waiting_for_driver} NVIDIA PCI functions wait for the driver: NVML does not list "
-                "them",
+                f"{inventory.waiting_for_driver} NVIDIA PCI functions wait for the driver: NVML does not "
+                "list them",
             )
 
     def _warn_once(self, reason: str, message: str) -> None:

@@ -232,3 +232,15 @@ def test_b151_admin_access_never_conflicts() -> None:
 def test_a_claim_cannot_hold_overlapping_devices() -> None:
     with pytest.raises(ClaimError, match="gpu-0 and mig-0-0-0 overlap"):
         check_conflicts(plan(entry("gpu-0", "a"), entry("mig-0-0-0", "b")), [])
+
+
+def test_b151_admin_access_to_all_devices_gets_those_that_are_there() -> None:
+    planned = plan(entry("gpu-0", adminAccess=True), entry("gpu-7", adminAccess=True))
+    assert [item.device.name for item in planned.devices] == ["gpu-0"]
+    with pytest.raises(ClaimError, match="none of its devices"):
+        plan(entry("gpu-7", adminAccess=True))
+
+
+def test_a_claim_without_devices_of_this_driver_is_refused() -> None:
+    with pytest.raises(ClaimError, match="no device of this driver"):
+        plan({"request": "nic", "driver": "nic.example.com", "pool": "x", "device": "y"})
