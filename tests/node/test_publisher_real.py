@@ -273,21 +273,8 @@ async def test_b031_fields_of_features_that_are_off_are_named_and_not_written_ag
             await published(publisher)
             assert [drop.fields for drop in observer.drops] == [("devices[].allowMultipleAllocations",)] * 2
             before = slices(own, "n1")
-            own.api.request(
-                "PATCH", f"{SLICES}/{before[0]['metadata']['name']}", {"metadata": {"labels": {"a": "b"}}}
-            )
+            labelled = {**before[0], "metadata": {**before[0]["metadata"], "labels": {"a": "b"}}}
+            own.api.request("PUT", f"{SLICES}/{before[0]['metadata']['name']}", labelled)
             await asyncio.sleep(2)
             assert observer.writes == ["create", "create"]
             assert slices(own, "n1")[1] == before[1]
-
-
-async def test_b036_a_server_that_does_not_serve_the_group_version() -> None:
-    require(control_plane_missing())
-    with ControlPlane(api_server_arguments=["--runtime-config=resource.k8s.io/v1=false"]) as own:
-        make_node(own, "n1")
-        observer = Observer()
-        async with publishing(own, "n1", observer) as publisher:
-            publisher.update(slice_specs(devices(1), "n1", "n1"))
-            await until(lambda: len(observer.failures) >= 3)
-            assert not publisher.first_published.is_set()
-        assert all("does not serve resource.k8s.io/v1: Kubernetes 1.34" in text for text in observer.failures)
