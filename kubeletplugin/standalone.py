@@ -125,26 +125,22 @@ def reference_of(claim: Mapping[str, Any]) -> ClaimReference:
 
 
 def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
-    """Read a ResourceClaim or ResourceClaimTemplate from YAML or JSON and complete it for use here.
+    """Read the one ResourceClaim or ResourceClaimTemplate of a YAML or JSON file, completed for use here.
 
-    A UID, a namespace and a consumer are made up where there are none. ``devices`` (``DEVICE`` or
-    ``REQUEST=DEVICE``) stand for the scheduler's choice.
+    Other objects in the file, such as the pod that uses the claim, are passed over. A UID, a namespace and a
+    consumer are made up where there are none. ``devices`` (``DEVICE`` or ``REQUEST=DEVICE``) stand for the
+    scheduler's choice.
 
     Raises:
-        StandaloneError: the file holds no claim, or the claim has no allocation and no devices were named.
+        StandaloneError: the file does not hold one claim, or the claim has no allocation and no devices were
+            named.
     """
-    try:
-        loaded = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise StandaloneError(f"{path} cannot be read: {error}") from None
-    kind = loaded.get("kind") if isinstance(loaded, dict) else None
-    if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
-        raise StandaloneError(
-            f"{path} holds no ResourceClaim or ResourceClaimTemplate, but {kind or 'something else'}"
-        )
-    spec = (loaded.get("spec") or {}).get("spec" if kind == "ResourceClaimTemplate" else None) or loaded[
-        "spec"
-    ]
+    loaded = _only_claim(path)
+    spec = loaded.get("spec")
+    if loaded["kind"] == "ResourceClaimTemplate" and isinstance(spec, dict):
+        spec = spec.get("spec")
+    if not isinstance(spec, dict):
+        raise StandaloneError(f"the {loaded['kind']} in {path} has no spec")
     metadata = loaded.get("metadata") or {}
     namespace, name = metadata.get("namespace") or "default", metadata.get("name") or path.stem
     uid = metadata.get("uid") or str(uuid.uuid5(uuid.NAMESPACE_URL, f"{namespace}/{name}"))
@@ -161,9 +157,30 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
     return claim
 
 
+def _only_claim(path: Path) -> dict[str, Any]:
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StandaloneError(f"{path} cannot be read: {error}") from None
+    kinds = [document.get("kind") if isinstance(document, dict) else None for document in documents]
+    claims = [
+        document
+        for document, kind in zip(documents, kinds, strict=True)
+        if kind in ("ResourceClaim", "ResourceClaimTemplate")
+    ]
+    if len(claims) != 1:
+        found = ", ".join(kind or "something without a kind" for kind in kinds) or "nothing"
+        raise StandaloneError(
+            f"{path} must hold exactly one ResourceClaim or ResourceClaimTemplate; it holds {found}"
+        )
+    claim: dict[str, Any] = claims[0]
+    return claim
+
+
 def _allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> dict[str, Any]:
-    names = [request["name"] for request in devices.get("requests") or []]
-    results = []
+    requests = {request["name"]: request for request in devices.get("requests") or []}
+    names = list(requests)
+    results: list[dict[str, Any]] = []
     for choice in chosen:
         request, separator, device = choice.rpartition("=")
         if not separator:
@@ -174,6 +191,9 @@ def _allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) ->
             raise StandaloneError(
                 f"--device {choice}: the claim has no request {request}; it has {', '.join(names)}"
             )
-        results.append({"request": request, "driver": DRIVER_NAME, "pool": pool, "device": device})
+        result: dict[str, Any] = {"request": request, "driver": DRIVER_NAME, "pool": pool, "device": device}
+        if (requests[request.partition("/")[0]].get("exactly") or {}).get("adminAccess"):
+            result["adminAccess"] = True
+        results.append(result)
     configs = [{"source": "FromClaim", **entry} for entry in devices.get("config") or []]
     return {"devices": {"results": results, "config": configs}}

@@ -1,0 +1,1 @@
+"""Examples: manifests to copy, and a demonstration of the plugin on a simulated node (``make demo``)."""

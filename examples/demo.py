@@ -1,0 +1,336 @@
+"""``make demo``: the real ``gpu-kubelet-plugin`` on a simulated eight-GPU node, in standalone mode.
+
+Neither root nor Kubernetes is needed, and nothing is left behind. The exit status is 0 only if everything was
+as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import yaml
+
+from examples.container import CANNOT_ENTER, assemble, edits_for, entries
+from nvmlsim.build import BuildError
+from nvmlsim.node import SimulatedNode
+
+NODE_NAME = "h100-node-1"
+MACHINE = "hgx-h100"
+MIG = {6: ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"), 7: ("3g.40gb", "3g.40gb")}
+
+_EXAMPLES = Path(__file__).parent
+_COMMAND_SECONDS = 30
+_SHOWN_MOUNTS = 3
+_WIDTH = 100
+
+
+class DemoError(Exception):
+    """Something was not as it should be."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the demonstration: its manifest, and devices in place of the scheduler's choice."""
+
+    manifest: Path
+    name: str
+    devices: tuple[str, ...]
+
+    @property
+    def arguments(self) -> list[str]:
+        chosen = [word for device in self.devices for word in ("--device", device)]
+        return ["prepare", "-f", os.path.relpath(self.manifest), *chosen]
+
+
+class Demo:
+    """The simulated node, its folders, and the plugin's commands on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._root = folder / "node"
+        self._cdi = folder / "cdi"
+        self._programs = Path(sys.executable).parent
+        self._common_edits: dict[str, Any] | None = None
+        self._variables = {
+            "NODE_NAME": NODE_NAME,
+            "DRIVER_ROOT": str(self._root),
+            "PROC_ROOT": str(self._root / "proc"),
+            "SYS_ROOT": str(self._root / "sys"),
+            "CDI_ROOT": str(self._cdi),
+            "KUBELET_PLUGINS_PATH": str(folder / "plugins"),
+            "LOG_LEVEL": "error",
+        }
+
+    def run(self) -> None:
+        """Show everything, in order. Raises DemoError at the first thing that is wrong."""
+        self._simulate()
+        slices = self._inventory()
+        claims = _choose_claims(slices)
+        for claim in claims:
+            self._container(claim, self._prepare(claim))
+        self._give_back(claims)
+
+    def _simulate(self) -> None:
+        _title("A node with eight GPUs, simulated")
+        _say(
+            f"nvmlsim makes a driver root of a {MACHINE} machine below {self._root}: libnvidia-ml.so.1, "
+            "nvidia-smi, /dev, /proc and /sys. An administrator has cut two of its GPUs into MIG devices."
+        )
+        node = SimulatedNode.create(self._root, MACHINE, mig=MIG)
+        self._run([str(node.nvidia_smi_path), "-L"])
+        _say("The plugin's flags are environment variables too. For this node:")
+        for name, value in self._variables.items():
+            print(f"  export {name}={shlex.quote(value)}")
+
+    def _inventory(self) -> list[dict[str, Any]]:
+        _title("The inventory: what this node would publish")
+        table = self._plugin("inventory")
+        _say("The same as ResourceSlices. Of each kind of device, one:")
+        text = self._plugin("inventory", "-o", "yaml", show=False)
+        slices: list[dict[str, Any]] = list(yaml.safe_load_all(text))
+        devices = _devices(slices)
+        whole = [device for device in devices if _is_whole(device)]
+        partitions = [device for device in devices if not _is_whole(device)]
+        _print_yaml(_shortened(slices[0], [whole[0], partitions[0]]))
+        _check(len(whole) == 8 - len(MIG), f"{len(whole)} whole GPUs are published")
+        _check(len(partitions) == sum(map(len, MIG.values())), f"{len(partitions)} MIG devices are published")
+        _check(all(device["name"] in table for device in devices), "a device is not in the table")
+        return slices
+
+    def _prepare(self, claim: Claim) -> dict[str, Any]:
+        _title(f"Prepare the claim {claim.name}")
+        _say("The claim, as a user writes it:")
+        _print_yaml(_claim_of(claim.manifest)["spec"]["spec"]["devices"])
+        _say("The scheduler would choose devices by it; here --device does. Then, as for the kubelet:")
+        before = self._cdi_files()
+        self._plugin(*claim.arguments)
+        new = sorted(self._cdi_files() - before)
+        _check(len(new) == 1, f"{len(new)} CDI specs came out of one claim")
+        spec: dict[str, Any] = json.loads(new[0].read_text())
+        _say(f"The CDI spec that came out, {new[0].name}, shortened:")
+        self._print_spec(spec)
+        _check(len(spec["devices"]) == len(claim.devices), "the CDI spec does not have the claim's devices")
+        return spec
+
+    def _print_spec(self, spec: dict[str, Any]) -> None:
+        """Print a CDI spec; what all claims of the node share, only the first time."""
+        common = spec["containerEdits"]
+        shown = {**spec, "containerEdits": _shortened_edits(common)}
+        if self._common_edits == common:
+            del shown["containerEdits"]
+        _print_yaml(shown, {str(self._root): "$DRIVER_ROOT"})
+        if self._common_edits == common:
+            _say("Its containerEdits for all devices are the same as above.")
+        self._common_edits = common
+
+    def _container(self, claim: Claim, spec: dict[str, Any]) -> None:
+        _title(f"What a container with the claim {claim.name} sees")
+        edits = edits_for(spec, [device["name"] for device in spec["devices"]])
+        folder = self._folder / f"container-{claim.name}"
+        assemble(folder, edits)
+        print("  environment  " + " ".join(entries(edits, "env")))
+        nodes = sorted({node["path"] for node in entries(edits, "deviceNodes")})
+        print(_wrapped(" ".join(nodes), "  devices      "))
+        _say("A folder with exactly the spec's files and nodes stands for the container. In it:")
+        seen = self._in_container(folder)
+        if seen is not None:
+            self._check_seen(claim, seen)
+
+    def _in_container(self, folder: Path) -> str | None:
+        print("\n  $ nvidia-smi -L")
+        command = [sys.executable, "-m", "examples.container", str(folder), "/usr/bin/nvidia-smi", "-L"]
+        done = self._call(command)
+        if done.returncode == CANNOT_ENTER:
+            _say(
+                "This machine allows neither root nor user namespaces, so nothing can run in the folder: "
+                f"{done.stderr.strip()}"
+            )
+            return None
+        _print(done.stdout)
+        _check(done.returncode == 0, f"nvidia-smi failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _check_seen(self, claim: Claim, seen: str) -> None:
+        wanted = sum(not _names_partition(device) for device in claim.devices)
+        partitions = len(claim.devices) - wanted
+        _check(seen.count("UUID: MIG-") == partitions, "the container does not see exactly its MIG devices")
+        _check(
+            seen.count("UUID: GPU-") == (wanted or 1), "the container does not see exactly its claim's GPUs"
+        )
+
+    def _give_back(self, claims: Sequence[Claim]) -> None:
+        _title("Give everything back")
+        listed = self._plugin("list")
+        for claim in claims:
+            _check(f"default/{claim.name}" in listed, f"list does not show {claim.name}")
+            self._plugin("unprepare", f"default/{claim.name}")
+        listed = self._plugin("list")
+        _check(len(listed.splitlines()) == 1, "claims are left in the store")
+        _check(not self._cdi_files(), f"CDI specs are left: {sorted(self._cdi_files())}")
+        _say("No claim in the store, no CDI spec: nothing is left.")
+
+    def _cdi_files(self) -> set[Path]:
+        return set(self._cdi.iterdir()) if self._cdi.exists() else set()
+
+    def _plugin(self, *arguments: str, show: bool = True) -> str:
+        program = self._programs / "gpu-kubelet-plugin"
+        if not program.exists():
+            raise DemoError(f"{program} is not installed: run make demo, which installs it")
+        return self._run([str(program), *arguments], show=show)
+
+    def _run(self, command: Sequence[str], *, show: bool = True) -> str:
+        """Print and run a command; returns its output, which is printed too if ``show``."""
+        print(f"\n  $ {shlex.join([Path(command[0]).name, *command[1:]])}")
+        done = self._call(command)
+        _check(done.returncode == 0, f"exit status {done.returncode}: {done.stderr.strip()}")
+        if show:
+            _print(done.stdout)
+        return done.stdout
+
+    def _call(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self._variables}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        )
+
+
+def _choose_claims(slices: Sequence[dict[str, Any]]) -> list[Claim]:
+    """The claims of the demonstration, with devices that fit their selectors and constraints."""
+    devices = _devices(slices)
+    gpus = [device["name"] for device in devices if _is_whole(device)][:2]
+    profile = "1g.10gb"
+    partition = next(device["name"] for device in devices if _value(device, "profile") == profile)
+    chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig.yaml", (partition,)))
+    return [
+        Claim(_EXAMPLES / file, _claim_of(_EXAMPLES / file)["metadata"]["name"], names)
+        for file, names in chosen
+    ]
+
+
+def _claim_of(manifest: Path) -> dict[str, Any]:
+    documents: list[dict[str, Any]] = list(yaml.safe_load_all(manifest.read_text()))
+    return next(document for document in documents if document["kind"] == "ResourceClaimTemplate")
+
+
+def _devices(slices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [device for item in slices for device in item["spec"]["devices"]]
+
+
+def _value(device: dict[str, Any], attribute: str) -> object:
+    return next(iter(device["attributes"][attribute].values()))
+
+
+def _is_whole(device: dict[str, Any]) -> bool:
+    return _value(device, "type") == "gpu"
+
+
+def _names_partition(device: str) -> bool:
+    return "-mig-" in device
+
+
+def _shortened(item: dict[str, Any], shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The slice with only some of its devices."""
+    rest = len(item["spec"]["devices"]) - len(shown)
+    return {**item, "spec": {**item["spec"], "devices": [*shown, f"... and {rest} more"]}}
+
+
+def _shortened_edits(edits: dict[str, Any]) -> dict[str, Any]:
+    """Container edits with few of their mounts."""
+    mounts = edits["mounts"]
+    rest = len(mounts) - _SHOWN_MOUNTS
+    return {**edits, "mounts": [*mounts[:_SHOWN_MOUNTS], f"... and {rest} more"]}
+
+
+class _Compact(yaml.SafeDumper):
+    """Writes small mappings and lists in one line, as people do."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, flow_style=_is_small(mapping.values()))
+
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        return super().represent_sequence(tag, sequence, flow_style=_is_small(sequence))
+
+
+def _is_small(values: Iterable[object]) -> bool:
+    found = list(values)
+    nested = any(isinstance(value, dict | list) for value in found)
+    return not nested and sum(len(str(value)) for value in found) <= _WIDTH
+
+
+def _print_yaml(document: object, replaced: Mapping[str, str] = MappingProxyType({})) -> None:
+    text = yaml.dump(document, Dumper=_Compact, sort_keys=False, width=10_000)
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    _print(text)
+
+
+def _print(text: str) -> None:
+    print(textwrap.indent(text.rstrip(), "  "))
+
+
+def _say(text: str) -> None:
+    print("\n" + _wrapped(text, ""))
+
+
+def _wrapped(text: str, first: str) -> str:
+    indent = " " * len(first)
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _title(text: str) -> None:
+    print(f"\n\n{text}\n{'-' * len(text)}")
+
+
+def _check(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise DemoError(otherwise)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _end)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    started = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpu-demo-") as folder:
+            Demo(Path(folder)).run()
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    except (DemoError, BuildError, subprocess.TimeoutExpired) as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        return 1
+    print(f"\nDone in {time.monotonic() - started:.0f} seconds; {folder} is removed.")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
