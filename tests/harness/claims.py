@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +53,17 @@ def create_claim(
 ) -> Claim:
     """Create a claim; allocate and reserve it for a made-up pod unless told otherwise.
 
-    A request is added to the spec for each request name in ``results``.
+    A request is added to the spec for each request name in ``results`` and ``configs``.
     """
     name = name or f"claim-{next(_numbers)}-{uuid.uuid4().hex[:6]}"
-    requests = list(dict.fromkeys(entry["request"] for entry in results)) or ["gpu"]
+    named = [entry["request"] for entry in results]
+    named += [request for entry in configs for request in entry.get("requests", []) if "/" in request]
     admin = {entry["request"] for entry in results if entry.get("adminAccess")}
     body: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"devices": {"requests": [_request(request, request in admin) for request in requests]}},
+        "spec": {"devices": {"requests": _requests(named or ["gpu"], admin)}},
     }
     created = api.create(body)
     claim = Claim(namespace, name, created["metadata"]["uid"])
@@ -71,14 +72,22 @@ def create_claim(
     return claim
 
 
-def _request(name: str, admin: bool) -> dict[str, Any]:
-    base, _, sub = name.partition("/")
-    if sub:
-        return {"name": base, "firstAvailable": [{"name": sub, "deviceClassName": DRIVER}]}
+def _requests(names: Sequence[str], admin: Collection[str]) -> list[dict[str, Any]]:
+    subrequests: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        base, _, sub = name.partition("/")
+        subrequests.setdefault(base, []).extend([sub] if sub else [])
+    return [_request(base, subs, base in admin) for base, subs in subrequests.items()]
+
+
+def _request(name: str, subrequests: Sequence[str], admin: bool) -> dict[str, Any]:
+    if subrequests:
+        choices = [{"name": sub, "deviceClassName": DRIVER} for sub in subrequests]
+        return {"name": name, "firstAvailable": choices}
     exactly: dict[str, Any] = {"deviceClassName": DRIVER}
     if admin:
         exactly["adminAccess"] = True
-    return {"name": base, "exactly": exactly}
+    return {"name": name, "exactly": exactly}
 
 
 def allocate(
