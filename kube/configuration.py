@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kube.kubeconfig import PlainKubeconfig, plain_kubeconfig
+
 CONNECTION_POOL_SIZE = 32
 
 
@@ -95,11 +97,36 @@ def load_api_client(kubeconfig: Path | None = None) -> ApiClient:
 
 
 def _load_kubeconfig(source: str, configuration: Any) -> None:
-    with _bare_packages(*_PACKAGES):
-        kube_config: Any = importlib.import_module("kubernetes.config.kube_config")
     try:
-        kube_config.load_kube_config(
-            config_file=source, client_configuration=configuration, persist_config=False
-        )
+        plain = None if os.pathsep in source else _read_plain(Path(source))
+        if plain is None:
+            with _bare_packages(*_PACKAGES):
+                official: Any = importlib.import_module("kubernetes.config.kube_config")
+            official.load_kube_config(
+                config_file=source, client_configuration=configuration, persist_config=False
+            )
+            return
     except (ConfigException, OSError, ValueError) as error:
         raise ConfigurationError(f"cannot use kubeconfig {source}: {error}") from error
+    configuration.host = plain.server
+    configuration.ssl_ca_cert = plain.authority
+    configuration.ca_cert_data = plain.authority_data
+    configuration.verify_ssl = plain.verify
+    configuration.tls_server_name = plain.server_name
+    configuration.cert_file = plain.client_certificate
+    configuration.key_file = plain.client_key
+    if plain.token:
+        configuration.api_key["BearerToken"] = f"Bearer {plain.token}"
+
+
+def _read_plain(path: Path) -> PlainKubeconfig | None:
+    # Not at the top: in a pod there is no YAML to read.
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is not YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("it is not a mapping")
+    return plain_kubeconfig(content, path.parent.absolute())
