@@ -54,6 +54,16 @@ class Device:
         return Footprint(self.gpu.pci, self.mig.placement, self.mig.compute_placement)
 
 
+def known_devices(inventory: Inventory) -> dict[str, Device]:
+    """Every device that a claim may name, by name: those on offer, and those that are not any more.
+
+    The latter are excluded GPUs, and whole GPUs in MIG mode.
+    """
+    devices = [Device(gpu_name(gpu.pci), gpu) for gpu in inventory.gpus]
+    devices += [Device(mig_name(gpu.pci, mig), gpu, mig) for gpu in inventory.gpus for mig in gpu.mig_devices]
+    return {device.name: device for device in devices}
+
+
 def offered_devices(inventory: Inventory, exclusion: Exclusion) -> tuple[Device, ...]:
     """The devices that this node offers, by PCI address and then placement.
 

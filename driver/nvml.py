@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -340,11 +341,23 @@ class Nvml:
         )
 
 
+def call_of_thread(thread: int) -> str:
+    """The NVML function that the thread with this identity (``threading.get_ident``) is in now, or ``""``."""
+    return _running.get(thread, "")
+
+
+_running: dict[int, str] = {}
+
+
 def _call(name: str, function: Callable[..., T], *arguments: object) -> T:
+    thread = threading.get_ident()
+    _running[thread] = name
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
         raise NvmlError(name, int(error.value)) from None
+    finally:
+        del _running[thread]
 
 
 def _text(name: str, function: Any, *arguments: object) -> str:

@@ -41,24 +41,19 @@ class ClaimSpecs:
         return to_json(claim_spec(claim_uid, edits, self._of_all(driver_version)))
 
     def _of_device(self, device: Device) -> ContainerEdits:
-        settings, gpu = self._settings, device.gpu
+        gpu, proc_root = device.gpu, self._settings.proc_root
+        dev_root, host_dev_root = self._settings.dev_roots()
         if gpu.minor is None:
             raise DeviceNodeError(
                 f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node "
                 "is unknown"
             )
         if device.mig is None:
-            return gpu_edits(
-                settings.dev_root,
-                settings.host_dev_root,
-                gpu.minor,
-                str(gpu.pci),
-                proc_root=settings.proc_root,
-            )
+            return gpu_edits(dev_root, host_dev_root, gpu.minor, str(gpu.pci), proc_root=proc_root)
         return mig_edits(
-            settings.dev_root,
-            settings.host_dev_root,
-            settings.proc_root,
+            dev_root,
+            host_dev_root,
+            proc_root,
             gpu.minor,
             device.mig.gpu_instance_id,
             device.mig.compute_instance_id,
@@ -67,11 +62,12 @@ class ClaimSpecs:
     def _of_all(self, driver_version: str) -> ContainerEdits:
         if self._common is not None and self._common[0] == driver_version:
             return self._common[1]
+        dev_root, host_dev_root = self._settings.dev_roots()
         common = common_edits(
             self._driver_root,
             driver_version,
-            dev_root=self._settings.dev_root,
-            host_dev_root=self._settings.host_dev_root,
+            dev_root=dev_root,
+            host_dev_root=host_dev_root,
             proc_root=self._settings.proc_root,
             hooks=self._hook_tool(),
         )

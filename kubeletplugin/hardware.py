@@ -7,24 +7,25 @@ time keeps its last reading, or, without one, is named as unreadable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdi.driverroot import DriverRoot, DriverRootError
 from driver.claim import ClaimError
-from driver.devices import Device, offered_devices
+from driver.devices import Device, known_devices, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
-from driver.exclusion import Exclusion
 from driver.hostfiles import HostRoots
-from driver.inventory import Inventory, PciAddress, UnreadableGpu
+from driver.inventory import Inventory, PciAddress, UnreadableField, UnreadableGpu
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
 from kubeletplugin.claimspecs import ClaimSpecs
-from kubeletplugin.lanes import NODE_LANE, Lanes
+from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
+from kubeletplugin.lanes import NODE_LANE, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.settings import Settings
 
@@ -34,14 +35,6 @@ _FIRST_RETRY_SECONDS = 1.0
 _REOPEN_SECONDS = 300.0
 
 log = logging.getLogger(__name__)
-
-
-Announce = Callable[[str, str], None]
-"""Told what a person should see on the Node: one CamelCase word, and a sentence."""
-
-
-def _nobody(reason: str, message: str) -> None:
-    """Announce to nobody: in standalone mode there is no Node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +50,22 @@ class GpuHardware:
     """Discovery over time. ``changed`` is set when the inventory changed; whoever publishes clears it."""
 
     def __init__(
-        self, settings: Settings, lanes: Lanes, metrics: Metrics, announce: Announce = _nobody
+        self, settings: Settings, lanes: Lanes, metrics: Metrics, announce: Announce = nobody
     ) -> None:
         self._settings = settings
-        self._announce = announce
+        self._conditions = Conditions(announce)
         self._lanes = lanes
         self._metrics = metrics
         self._roots = HostRoots(settings.proc_root, settings.sys_root)
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
-        self._exclusion = Exclusion.parse(settings.exclude)
         self._nvml: Nvml | None = None
         self._view = _View(Inventory(), {}, ())
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
         self._node_reading: asyncio.Task[NodeReading] | None = None
-        self._said: set[str] = set()
+        self._unreadable_fields: set[UnreadableField] = set()
+        self._hanging_gpus: set[int] = set()
         self._reopened_for: tuple[PciAddress, ...] = ()
         self._reopen_after = 0.0
         self._rescan = asyncio.Event()
@@ -95,7 +88,7 @@ class GpuHardware:
         try:
             return self._roots.boot_id()
         except OSError as error:
-            self._say_once("boot id", logging.WARNING, "the boot id cannot be read: %s", error)
+            log.warning("the boot id cannot be read: %s", error)
             return ""
 
     async def devices(self, timeout: float) -> Mapping[str, Device]:
@@ -150,17 +143,19 @@ class GpuHardware:
         started = time.monotonic()
         try:
             inventory = await self._read()
-        except (NvmlUnavailable, NvmlError, DriverRootError, TimeoutError) as error:
+        except (NvmlUnavailable, NvmlError, DriverRootError, LaneTimeout) as error:
             self._metrics.discovery_errors.inc()
             if self._node_has_no_gpu() and isinstance(error, NvmlUnavailable | DriverRootError):
-                self._say_once("no gpu", logging.WARNING, "this node has no NVIDIA GPU; waiting for one")
-                self._accept(Inventory())
+                waiting = Condition("NoGpu", "this node has no NVIDIA GPU; waiting for one")
+                self._accept(Inventory(), [waiting])
                 return True
-            self.unavailable = str(error) or "the hardware calls have not answered yet"
-            self._say_once(self.unavailable, logging.WARNING, "the GPUs cannot be read: %s", self.unavailable)
+            self.unavailable = str(error)
+            self._conditions.stand(
+                [Condition("GpusUnavailable", f"the GPUs cannot be read: {self.unavailable}")]
+            )
             return False
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
-        self._accept(inventory)
+        self._accept(inventory, of_inventory(inventory))
         return True
 
     def _node_has_no_gpu(self) -> bool:
@@ -168,13 +163,19 @@ class GpuHardware:
 
     async def _read(self) -> Inventory:
         node = await self._read_node()
+        begun = []
         for index in range(node.gpu_count):
             if index not in self._readings:
                 self._readings[index] = asyncio.create_task(self._read_gpu(index))
-        waited = [self._readings[index] for index in range(node.gpu_count)]
-        if waited:
-            await asyncio.wait(waited, timeout=self._settings.nvml_timeout_seconds)
-        readings = [self._taken(index) for index in range(node.gpu_count)]
+                begun.append(self._readings[index])
+        if begun:
+            await asyncio.wait(begun, timeout=self._settings.nvml_timeout_seconds)
+        answered = {index: self._taken(index) for index in range(node.gpu_count)}
+        present = {reading.gpu.pci for reading in answered.values() if isinstance(reading, GpuReading)}
+        readings = [
+            self._earlier(index, present) if reading is None else reading
+            for index, reading in answered.items()
+        ]
         return assemble(node, readings)
 
     async def _read_node(self) -> NodeReading:
@@ -186,7 +187,7 @@ class GpuHardware:
             )
         done, _ = await asyncio.wait([self._node_reading], timeout=self._settings.nvml_timeout_seconds)
         if not done:
-            raise TimeoutError(self._hanging(NODE_LANE))
+            raise LaneTimeout(f"NVML has not answered within {self._settings.nvml_timeout_seconds:g} s")
         task, self._node_reading = self._node_reading, None
         return task.result()
 
@@ -215,8 +216,13 @@ class GpuHardware:
 
     def _reopen(self) -> Nvml:
         nvml, self._nvml = self._nvml, None
+        # An index may be another GPU's from now on.
+        self._readings.clear()
+        self._last.clear()
         if nvml is not None:
-            nvml.close()
+            # What the library says to its end does not matter, and a driver that is gone makes it fail.
+            with contextlib.suppress(NvmlError):
+                nvml.close()
         self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
         return self._nvml
 
@@ -224,95 +230,77 @@ class GpuHardware:
         nvml = self._nvml
         if nvml is None:
             return UnreadableGpu(f"index {index}", "NVML is not initialised")
-        return await self._lanes.run(
-            _gpu_lane(index),
-            f"reading of GPU index {index}",
-            lambda: read_gpu(nvml, self._roots, index),
-            _SLOWEST_READING_SECONDS,
-        )
+        try:
+            return await self._lanes.run(
+                _gpu_lane(index),
+                f"reading of GPU index {index}",
+                lambda: read_gpu(nvml, self._roots, index),
+                _SLOWEST_READING_SECONDS,
+            )
+        except LaneTimeout as error:
+            return UnreadableGpu(f"index {index}", str(error))
 
-    def _taken(self, index: int) -> GpuReading | UnreadableGpu:
-        """The finished reading of one GPU, or what there is instead."""
+    def _taken(self, index: int) -> GpuReading | UnreadableGpu | None:
+        """The finished reading of one GPU, ``None`` while it hangs."""
         task = self._readings[index]
         if not task.done():
-            hanging = self._hanging(_gpu_lane(index))
-            self._say_once(f"hanging {index}", logging.WARNING, "GPU index %d: %s", index, hanging)
-            return self._last.get(index) or UnreadableGpu(f"index {index}", hanging)
+            if index not in self._hanging_gpus:
+                self._hanging_gpus.add(index)
+                log.warning("GPU index %d hangs: %s", index, self._hanging(index))
+            return None
+        if index in self._hanging_gpus:
+            self._hanging_gpus.remove(index)
+            log.info("GPU index %d has answered", index)
         del self._readings[index]
         reading = task.result()
         if isinstance(reading, GpuReading):
             self._last[index] = reading
-            self._said.discard(f"hanging {index}")
         else:
             self._last.pop(index, None)
         return reading
 
-    def _hanging(self, lane: str) -> str:
-        for busy in self._lanes.busy():
-            if busy.lane == lane:
-                return f"{busy.call} ({lane}) has not answered for {busy.seconds:.0f} s"
-        return f"the calls of {lane} have not answered yet"
+    def _earlier(self, index: int, present: Collection[PciAddress]) -> GpuReading | UnreadableGpu:
+        """The last reading of a GPU that hangs, unless the index was another GPU's then."""
+        last = self._last.get(index)
+        if last is not None and last.gpu.pci not in present:
+            return last
+        seconds = self._settings.nvml_timeout_seconds
+        return UnreadableGpu(f"index {index}", f"NVML has not answered within {seconds:g} s")
 
-    def _accept(self, inventory: Inventory) -> None:
+    def _hanging(self, index: int) -> str:
+        for busy in self._lanes.busy():
+            if busy.lane == _gpu_lane(index):
+                return f"{busy} has not answered for {busy.seconds:.0f} s"
+        return "its calls have not answered yet"
+
+    def _accept(self, inventory: Inventory, conditions: Sequence[Condition]) -> None:
         self.unavailable = ""
-        first = not self.ready.is_set()
-        if first or inventory != self._view.inventory:
-            every = offered_devices(inventory, Exclusion())
-            offered = offered_devices(inventory, self._exclusion)
-            self._view = _View(inventory, {device.name: device for device in every}, offered)
+        if not self.ready.is_set() or inventory != self._view.inventory:
+            offered = offered_devices(inventory, self._settings.exclusion)
+            self._view = _View(inventory, known_devices(inventory), offered)
             self._report(inventory)
             self.changed.set()
+        self._conditions.stand(conditions)
         self.ready.set()
 
     def _report(self, inventory: Inventory) -> None:
         metrics = self._metrics
         metrics.unreadable_gpus.set(len(inventory.unreadable_gpus))
         metrics.waiting_for_driver.set(inventory.waiting_for_driver)
-        empty = [gpu for gpu in inventory.gpus if gpu.mig_enabled and not gpu.mig_devices]
-        metrics.mig_without_instances.set(len(empty))
+        metrics.mig_without_instances.set(
+            sum(gpu.mig_enabled and not gpu.mig_devices for gpu in inventory.gpus)
+        )
         log.info(
             "found %d GPUs, %d devices to offer, driver %s",
             len(inventory.gpus),
             len(self._view.offered),
             inventory.driver_version or "unknown",
         )
-        for lost in inventory.unreadable_gpus:
-            self._warn_once(
-                "GpuUnreadable", f"GPU {lost.gpu} cannot be read and is not offered: {lost.reason}"
-            )
         for problem in inventory.unreadable_fields:
-            if self._say_once(
-                f"field {problem}",
-                logging.WARNING,
-                "GPU %s: field %s cannot be read: %s",
-                problem.gpu,
-                problem.field,
-                problem.reason,
-            ):
+            if problem not in self._unreadable_fields:
+                self._unreadable_fields.add(problem)
                 metrics.unreadable_fields.labels(problem.field).inc()
-        for gpu in empty:
-            self._warn_once(
-                "MigWithoutInstances",
-                f"GPU {gpu.pci} ({gpu.uuid}) is in MIG mode and has no instance, so it offers nothing: make "
-                "instances with nvidia-smi mig -cgi, or turn MIG mode off with nvidia-smi -mig 0",
-            )
-        if inventory.waiting_for_driver:
-            self._warn_once(
-                "WaitingForDriver",
-                f"{inventory.waiting_for_driver} NVIDIA PCI functions wait for the driver: NVML does not "
-                "list them",
-            )
-
-    def _warn_once(self, reason: str, message: str) -> None:
-        if self._say_once(message, logging.WARNING, "%s", message):
-            self._announce(reason, message)
-
-    def _say_once(self, key: str, level: int, text: str, *arguments: object) -> bool:
-        if key in self._said:
-            return False
-        self._said.add(key)
-        log.log(level, text, *arguments)
-        return True
+                log.warning("GPU %s: field %s cannot be read: %s", problem.gpu, problem.field, problem.reason)
 
 
 def _gpu_lane(index: int) -> str:

@@ -25,11 +25,18 @@ class LaneTimeout(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What a lane does right now, and for how many seconds."""
+    """What a lane does right now, in which function, and for how many seconds.
+
+    Reads ``reading of GPU index 2 (gpu-2, in nvmlDeviceGetName)``.
+    """
 
     lane: str
     call: str
+    function: str
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.call} ({self.lane}{', in ' + self.function if self.function else ''})"
 
 
 class _Lane:
@@ -37,6 +44,7 @@ class _Lane:
         self.name = name
         self.call = ""
         self.since = 0.0
+        self.thread = 0
         self._queue: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
 
@@ -44,6 +52,7 @@ class _Lane:
         self._queue.put((call, function))
 
     def _work(self) -> None:
+        self.thread = threading.get_ident()
         while True:
             call, function = self._queue.get()
             self.since, self.call = time.monotonic(), call
@@ -52,9 +61,13 @@ class _Lane:
 
 
 class Lanes:
-    """Threads by name, made when first used. They end with the process."""
+    """Threads by name, made when first used. They end with the process.
 
-    def __init__(self) -> None:
+    ``function_of`` tells by a thread's identity which function it is in, for messages.
+    """
+
+    def __init__(self, function_of: Callable[[int], str]) -> None:
+        self._function_of = function_of
         self._lanes: dict[str, _Lane] = {}
 
     async def run(self, lane: str, call: str, function: Callable[[], T], timeout: float) -> T:
@@ -83,15 +96,22 @@ class Lanes:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            busy = worker.call
-            behind = "" if busy in ("", call) else f", waiting behind {busy}"
-            raise LaneTimeout(f"{call} ({lane}) has not answered within {timeout:g} s{behind}") from None
+            busy = self._busy(worker)
+            text = f"{call} ({lane}) has not answered within {timeout:g} s"
+            if busy is not None and busy.call != call:
+                text += f", waiting behind {busy}"
+            elif busy is not None and busy.function:
+                text += f", it is in {busy.function}"
+            raise LaneTimeout(text) from None
 
     def busy(self) -> list[Busy]:
         """The lanes at work, longest first."""
-        now = time.monotonic()
-        found = [Busy(lane.name, lane.call, now - lane.since) for lane in self._lanes.values() if lane.call]
+        found = [busy for lane in self._lanes.values() if (busy := self._busy(lane))]
         return sorted(found, key=lambda item: -item.seconds)
+
+    def _busy(self, lane: _Lane) -> Busy | None:
+        call, seconds = lane.call, time.monotonic() - lane.since
+        return Busy(lane.name, call, self._function_of(lane.thread), seconds) if call else None
 
 
 def _tell(

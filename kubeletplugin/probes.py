@@ -21,12 +21,11 @@ log = logging.getLogger(__name__)
 class ProbeServer:
     """A small HTTP server for the kubelet's probes and for Prometheus; GET only, one request a connection."""
 
-    def __init__(self, address: str, registry: CollectorRegistry, healthy: Check, ready: Check) -> None:
-        host, _, port = address.rpartition(":")
-        if not port.isdigit():
-            raise ValueError(f"--http-address: {address!r} is not HOST:PORT or :PORT")
-        self._host = host.strip("[]") or None
-        self._port = int(port)
+    def __init__(
+        self, address: tuple[str, int], registry: CollectorRegistry, healthy: Check, ready: Check
+    ) -> None:
+        """``address`` is host and port; an empty host means all addresses."""
+        self._host, self._port = address
         self._registry = registry
         self._checks = {"/healthz": healthy, "/readyz": ready}
 
@@ -37,7 +36,7 @@ class ProbeServer:
             OSError: the address is in use or not allowed.
         """
         server = await asyncio.start_server(
-            self._serve, self._host, self._port, limit=_LONGEST_REQUEST_BYTES, reuse_address=True
+            self._serve, self._host or None, self._port, limit=_LONGEST_REQUEST_BYTES, reuse_address=True
         )
         async with server:
             await server.serve_forever()

@@ -12,6 +12,7 @@ import grpc
 
 from cdi.specfolder import SpecFolder, SpecFolderError
 from driver.claim import DRIVER_NAME
+from driver.nvml import call_of_thread
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
 from kube.errors import ApiError, ApiUnavailable
@@ -55,7 +56,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._metrics = metrics = Metrics()
-        self._lanes = lanes = Lanes()
+        self._lanes = lanes = Lanes(call_of_thread)
         self._started = time.monotonic()
         self._stopping = asyncio.Event()
         store, self._set_aside = open_store(settings.data_path)
@@ -190,9 +191,7 @@ class Service:
             limit = max(limit, _STARTING_SECONDS)
         for busy in self._lanes.busy():
             if busy.seconds > limit:
-                problems.append(
-                    f"{busy.call} ({busy.lane}) hangs for {busy.seconds:.0f} s, the limit is {limit:.0f} s"
-                )
+                problems.append(f"{busy} hangs for {busy.seconds:.0f} s, the limit is {limit:.0f} s")
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
                 await self._store.run(lambda store: None)

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driver.claim import DRIVER_NAME
+from driver.exclusion import Exclusion, ExclusionError
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one run of the plugin needs to know. Times are in seconds."""
+    """What one run of the plugin needs to know. Times are in seconds.
+
+    ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses. Where
+    ``dev_root`` is ``None``, see :meth:`dev_roots`.
+    """
 
     node_name: str
     pod_uid: str
@@ -24,13 +29,13 @@ class Settings:
     cdi_root: Path
     driver_root: Path
     host_driver_root: str
-    dev_root: Path
+    dev_root: Path | None
     host_dev_root: str
     proc_root: Path
     sys_root: Path
     hooks: str
-    exclude: tuple[str, ...]
-    http_address: str
+    exclusion: Exclusion
+    http_address: tuple[str, int] | None
     rescan_seconds: float
     cleanup_seconds: float
     claim_grace_seconds: float
@@ -48,6 +53,17 @@ class Settings:
     @property
     def pool_name(self) -> str:
         return self.node_name
+
+    def dev_roots(self) -> tuple[Path, str]:
+        """The folder that holds ``dev``, as this process and as the host sees it.
+
+        Looked up anew each time where it was not set, since the driver root may be filled after the start.
+        """
+        if self.dev_root is not None:
+            return self.dev_root, self.host_dev_root or str(self.dev_root)
+        if (self.driver_root / "dev" / "nvidiactl").exists():
+            return self.driver_root, self.host_dev_root or self.host_driver_root
+        return Path("/"), self.host_dev_root or "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +142,6 @@ def read(arguments: argparse.Namespace) -> Settings:
     """
     values = {flag.name: str(getattr(arguments, flag.name.replace("-", "_"))) for flag in _FLAGS}
     driver_root = Path(values["driver-root"])
-    dev_root = values["dev-root"] or (
-        str(driver_root) if (driver_root / "dev" / "nvidiactl").exists() else "/"
-    )
     return Settings(
         node_name=values["node-name"] or socket.gethostname().lower(),
         pod_uid=values["pod-uid"],
@@ -138,13 +151,13 @@ def read(arguments: argparse.Namespace) -> Settings:
         cdi_root=Path(values["cdi-root"]),
         driver_root=driver_root,
         host_driver_root=values["host-driver-root"] or str(driver_root),
-        dev_root=Path(dev_root),
-        host_dev_root=values["host-dev-root"] or dev_root,
+        dev_root=Path(values["dev-root"]) if values["dev-root"] else None,
+        host_dev_root=values["host-dev-root"],
         proc_root=Path(values["proc-root"]),
         sys_root=Path(values["sys-root"]),
         hooks=values["hooks"],
-        exclude=tuple(part.strip() for part in values["exclude"].split(",") if part.strip()),
-        http_address=values["http-address"],
+        exclusion=_exclusion(values["exclude"]),
+        http_address=_address(values["http-address"]),
         rescan_seconds=_seconds(values, "rescan-seconds"),
         cleanup_seconds=_seconds(values, "cleanup-seconds"),
         claim_grace_seconds=_seconds(values, "claim-grace-seconds"),
@@ -164,6 +177,22 @@ def _seconds(values: Mapping[str, str], name: str) -> float:
     if not 0 < seconds < 1e9:
         raise ValueError(f"--{name}: {values[name]!r} is not a number of seconds above 0")
     return seconds
+
+
+def _exclusion(value: str) -> Exclusion:
+    try:
+        return Exclusion.parse(part.strip() for part in value.split(",") if part.strip())
+    except ExclusionError as error:
+        raise ValueError(f"--exclude: {error}") from None
+
+
+def _address(value: str) -> tuple[str, int] | None:
+    if not value:
+        return None
+    host, _, port = value.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"--http-address: {value!r} is not HOST:PORT or :PORT with a port from 1 to 65535")
+    return host.strip("[]"), int(port)
 
 
 def _one_of(values: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import yaml
 
 from cdi.specfolder import SpecFolder
 from driver.claim import DRIVER_NAME, ClaimReference, read_claim
+from driver.nvml import call_of_thread
 from driver.resourceslices import desired, slice_specs
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
@@ -90,7 +91,7 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
         StandaloneError: the hardware cannot be read.
         StoreError: the store cannot be opened.
     """
-    lanes, metrics = Lanes(), Metrics()
+    lanes, metrics = Lanes(call_of_thread), Metrics()
     hardware = GpuHardware(settings, lanes, metrics)
     if read_hardware and not await hardware.read_once():
         raise StandaloneError(hardware.unavailable)
