@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -96,11 +96,17 @@ def _messages(claims: Iterable[Claim]) -> list[Any]:
     return [dra_v1_pb2.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
 
 
-def wait_for_socket(path: Path, timeout: float) -> float:
-    """Wait until somebody answers on a socket; returns the seconds that it took."""
+def wait_for_socket(path: Path, timeout: float, check: Callable[[], None]) -> float:
+    """Wait until somebody answers on a socket; returns the seconds that it took.
+
+    ``check`` raises what is wrong when it is of no use to go on.
+    """
     started = time.monotonic()
 
     def answers() -> bool:
+        check()
+        if not path.exists():
+            return False
         with grpc.insecure_channel(f"unix:{path}") as channel:
             try:
                 RegistrationStub(channel).GetInfo(pluginregistration_v1_pb2.InfoRequest(), timeout=1.0)
@@ -108,5 +114,5 @@ def wait_for_socket(path: Path, timeout: float) -> float:
                 return False
         return True
 
-    wait_until(lambda: path.exists() and answers(), f"a plugin at {path}", timeout)
+    wait_until(answers, f"a plugin at {path}", timeout)
     return time.monotonic() - started

@@ -94,8 +94,8 @@ class PluginNode:
         process = self.control_plane.workspace.start(name, self.command(**flags), environment)
         self.process = process
         if wait:
-            wait_for_socket(self.sockets(flags.get("pod_uid", ""))[1], START_SECONDS)
-            process.check_running()
+            path = self.sockets(flags.get("pod_uid", ""))[1]
+            wait_for_socket(path, START_SECONDS, process.check_running)
         return process
 
     def stop(self) -> int:
