@@ -1,7 +1,7 @@
 """Kubeconfigs as nodes have them, read without the official loader.
 
-The official loader brings OAuth and an HTTP library of its own: 5 MiB that a node agent holds as long as it runs.
-It is needed for credentials that a program or an identity provider hands out, and for embedded client
+The official loader brings OAuth and an HTTP library of its own: 5 MiB that a node agent holds for its whole
+life. It is needed for credentials that a program or an identity provider hands out, and for embedded client
 certificates; a server, an authority, and a token or certificate files need none of it.
 """
 
@@ -41,7 +41,7 @@ def plain_kubeconfig(content: Mapping[str, Any], folder: Path) -> PlainKubeconfi
     """The current context of a kubeconfig in ``folder``; None when it needs the official loader.
 
     Raises:
-        ValueError: the current context, its cluster or its user is not in the file, or the authority is no base64.
+        ValueError: the current context, its cluster or its user is missing, or the authority is no base64.
     """
     context = _named(content, "contexts", "context", content.get("current-context"))
     cluster = _named(content, "clusters", "cluster", context.get("cluster"))

@@ -51,7 +51,7 @@ class PublisherObserver(Protocol):
         """The server has all slices."""
 
     def failed_to_publish(self, message: str) -> None:
-        """A try failed; the next follows after a back-off."""
+        """A try to write the slices failed; the next follows after a back-off."""
 
 
 class PublishError(Exception):
@@ -93,7 +93,7 @@ class SlicePublisher:
             field_selector=self._selector,
             on_change=lambda change, item: self._look(),
             on_listed=self._look,
-            on_error=lambda error: self._fail(self._explain_collection("watch ResourceSlices", error)),
+            on_error=lambda error: self._log_once(self._explain_collection("watch ResourceSlices", error)),
             transform=_without_spec,
         )
         self._wanted: tuple[Object, ...] | None = None
@@ -139,7 +139,8 @@ class SlicePublisher:
             try:
                 await self._publish()
             except PublishError as error:
-                self._fail(str(error))
+                self._log_once(str(error))
+                self._observer.failed_to_publish(str(error))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._backoff.next_delay(error.retry_after)):
                         await self._wake.wait()
@@ -265,13 +266,12 @@ class SlicePublisher:
             )
         return f"cannot {attempt}: {error}"
 
-    def _fail(self, message: str) -> None:
+    def _log_once(self, message: str) -> None:
         now = time.monotonic()
         self._logged = {text: at for text, at in self._logged.items() if now - at < REPEAT_LOG_SECONDS}
         if message not in self._logged:
             self._logged[message] = now
             logger.error("%s; will try again", message)
-        self._observer.failed_to_publish(message)
 
 
 def _retry_after(error: ApiError | ApiUnavailable) -> float | None:
