@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from nvmlsim.library import line
 from nvmlsim.machine import Gpu, Machine
-from nvmlsim.models import model_lines, models
+from nvmlsim.models import JsonObject, model_lines, models
 
 _REMOTE_GPU, _REMOTE_SWITCH = 0, 2
 _HOPPER = 9
@@ -87,6 +87,16 @@ def _has_fabric(architecture: int, topology: str) -> bool:
 
 def link_line(gpu: int, number: int, remote_type: int, remote: str) -> str:
     return line("link", {"gpu": gpu, "link": number, "remote_type": remote_type, **pci_words(remote)})
+
+
+def repeated_links(shown: Sequence[JsonObject], number: int, gpu: Gpu) -> Iterator[str]:
+    """The NVLinks of the unplugged GPU of this model at this address, for its successor."""
+    for former in shown:
+        if former["present"] or former["pci_bus_id"] != gpu.pci or former["model"] != gpu.model:
+            continue
+        for link in former["nvlinks"]:
+            yield link_line(number, link["link"], link["remote_type"], link["remote"])
+        return
 
 
 Link = tuple[int, str]

@@ -1,6 +1,6 @@
 """What is known of GPU models and their MIG geometry (data/*.json), as lines of the library's language.
 
-Where the data has no measured value, its estimate is used; tests must not assert those (see `conventions` there).
+Where the data has no measured value, its estimate is used; tests must not assert those (see `conventions`).
 """
 
 import json

@@ -98,7 +98,7 @@ class RootTree:
             self._write(f"lib/firmware/nvidia/{version}/{name}", f"simulated {name} {version}\n")
 
     def remove_driver_files(self, version: str) -> None:
-        """Everything that carries the version in its name; links to it are for the next version to replace."""
+        """What carries the version in its name; links to it are for the next version to replace."""
         for file in self.libraries.glob(f"*.so.{version}"):
             if not file.name.startswith(STATE_NAME):
                 file.unlink()

@@ -142,7 +142,6 @@ typedef struct {
 #define NVML_EVENT_SINGLE_BIT_ECC 0x1ull
 #define NVML_EVENT_DOUBLE_BIT_ECC 0x2ull
 #define NVML_EVENT_XID 0x8ull
-#define NVML_EVENT_MIG_CONFIG_CHANGE 0x400ull
 
 typedef struct {
     uint32_t fieldId, scopeId;

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "capability_files.h"
@@ -225,6 +226,16 @@ void store_commit(struct store *store)
     __atomic_add_fetch(&store->file->generation, 1, __ATOMIC_RELEASE);
     finish_files(store);
     syscall(SYS_futex, &store->file->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void store_wait(struct store *store, uint32_t generation, int64_t timeout_ms)
+{
+    struct timespec timeout = {.tv_sec = timeout_ms / 1000, .tv_nsec = timeout_ms % 1000 * 1000000};
+    long result = syscall(SYS_futex, &store->file->generation, FUTEX_WAIT, generation, &timeout, NULL, 0);
+    if (result != 0 && errno != EAGAIN && errno != ETIMEDOUT && errno != EINTR) {
+        struct timespec rest = {.tv_nsec = 20 * 1000000};
+        nanosleep(&rest, NULL);
+    }
 }
 
 void store_end(struct store *store)

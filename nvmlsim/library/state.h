@@ -107,7 +107,6 @@ struct event {
 /* What is done to the calls of one symbol (or of all: SYMBOL_COUNT) on one GPU (or on all: NO_GPU). */
 struct fault {
     uint32_t used, symbol, gpu, has_code, code, delay_ms, limited;
-    char program[16];
 };
 
 struct node {
@@ -163,6 +162,8 @@ const struct node *store_begin_read(struct store *store);
 struct node *store_begin_write(struct store *store);
 void store_commit(struct store *store);
 void store_end(struct store *store);
+/* Waits, without a lock, until the state is no longer the one of `generation`, but not longer than `timeout_ms`. */
+void store_wait(struct store *store, uint32_t generation, int64_t timeout_ms);
 
 /* Finds the state file: $NVMLSIM_STATE, next to this library or program, the system's library folder. */
 bool store_locate(char path[PATH_MAX]);

@@ -33,23 +33,14 @@ static void list_mig_devices(nvmlDevice_t gpu)
     }
 }
 
-int smi_list(void)
+int smi_list(const struct selection *selection)
 {
-    unsigned int count = 0;
-    nvmlDeviceGetCount_v2(&count);
-    for (unsigned int index = 0; index < count; index++) {
-        nvmlDevice_t gpu;
-        nvmlReturn_t code = nvmlDeviceGetHandleByIndex_v2(index, &gpu);
-        if (code != NVML_SUCCESS) {
-            printf("Unable to determine the device handle for gpu %u: %s\n", index, nvmlErrorString(code));
-            continue;
-        }
+    for (unsigned int i = 0; i < selection->count; i++) {
         char name[96] = "", uuid[96] = "";
-        nvmlDeviceGetName(gpu, name, sizeof name);
-        nvmlDeviceGetUUID(gpu, uuid, sizeof uuid);
-        printf("GPU %u: %s (UUID: %s)\n", index, name, uuid);
-        list_mig_devices(gpu);
+        nvmlDeviceGetName(selection->gpus[i], name, sizeof name);
+        nvmlDeviceGetUUID(selection->gpus[i], uuid, sizeof uuid);
+        printf("GPU %u: %s (UUID: %s)\n", selection->indexes[i], name, uuid);
+        list_mig_devices(selection->gpus[i]);
     }
-    nvmlShutdown();
     return 0;
 }
