@@ -31,7 +31,8 @@ _numbers = itertools.count()
 class PluginNode:
     """One node: its simulated GPUs, its folders, and at most a few plugin processes.
 
-    ``folder`` is short, as socket paths are. ``flags`` are settings of each start (``{"rescan-seconds": "1"}``).
+    ``folder`` is short, as socket paths are. ``flags`` are settings of each start, such as
+    ``{"rescan-seconds": "1"}``; ``program`` is what is started with them.
     """
 
     control_plane: ControlPlane
@@ -40,6 +41,7 @@ class PluginNode:
     name: str
     kubeconfig: Path
     flags: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = (sys.executable, "-m", "kubeletplugin.cli")
     process: Process | None = None
     _kubelet: Kubelet | None = None
 
@@ -81,7 +83,7 @@ class PluginNode:
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }
         words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-        return [sys.executable, "-m", "kubeletplugin.cli", *self.gpus.plugin_flags(), *words, *command]
+        return [*self.program, *self.gpus.plugin_flags(), *words, *command]
 
     def start(
         self, *, wait: bool = True, environment: Mapping[str, str] | None = None, **flags: str

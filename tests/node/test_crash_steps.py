@@ -1,0 +1,170 @@
+"""kill -9 at every step of preparing and unpreparing a claim, and what the next process makes of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.cluster.api import wait_until
+from tests.harness.claims import Claim, create_claim, delete_claim, result
+from tests.harness.plugin import PluginNode
+
+MOST_STEPS = 40
+PREPARE_STEPS = {
+    "before INSERT OR REPLACE INTO",
+    "after INSERT OR REPLACE INTO",
+    "before COMMIT",
+    "after COMMIT",
+    "before rename of the CDI spec",
+    "after rename of the CDI spec",
+}
+UNPREPARE_STEPS = {
+    "before removal of the CDI spec",
+    "after removal of the CDI spec",
+    "before DELETE FROM claims WHERE",
+    "after DELETE FROM claims WHERE",
+    "before COMMIT",
+    "after COMMIT",
+}
+
+
+class Stepped:
+    """A node whose plugin dies at a chosen step of the next call."""
+
+    def __init__(self, node: PluginNode) -> None:
+        self.node = node
+        self._arm = node.folder / "arm"
+        node.program = (sys.executable, "-m", "tests.harness.steppedplugin", str(self._arm))
+        node.flags.update({"cleanup-seconds": "0.2", "claim-grace-seconds": "0.2"})
+
+    def dies_in(self, step: int, call: Callable[[], object]) -> str:
+        """Make ``call``; the process dies at ``step``. Returns the step's name, empty if there is none."""
+        at = Path(f"{self._arm}.at")
+        at.unlink(missing_ok=True)
+        self._arm.write_text(str(step))
+        try:
+            call()
+        except grpc.RpcError:
+            assert self.node.process is not None
+            assert self.node.process.wait(10) == -9
+            self.node.close_kubelet()
+            return at.read_text()
+        self._arm.unlink()
+        return ""
+
+    def crashes(self, call: Callable[[], object]) -> Iterator[str]:
+        """Kill the running plugin once at each step of ``call``, and start it anew each time."""
+        for step in range(1, MOST_STEPS):
+            name = self.dies_in(step, call)
+            if not name:
+                return
+            self.node.start()
+            age_temporary_files(self.node)
+            yield name
+        pytest.fail(f"there are more than {MOST_STEPS} steps")
+
+
+def age_temporary_files(node: PluginNode) -> None:
+    """Let a minute and a half pass for the files of a killed writer: younger ones may have a writer."""
+    for path in node.cdi_root.glob("*.tmp"):
+        os.utime(path, times=(time.time() - 90, time.time() - 90))
+
+
+@pytest.fixture
+def stepped(make_node: Callable[..., PluginNode]) -> Stepped:
+    stepped = Stepped(make_node())
+    stepped.node.start()
+    stepped.node.wait_published(8)
+    return stepped
+
+
+def wait_holds(node: PluginNode, claims: list[Claim], when: str) -> None:
+    """Wait until exactly ``claims`` are in the store and have a CDI file, and no other file is there."""
+    wanted = sorted(claim.uid for claim in claims)
+
+    def found() -> tuple[list[str], list[str]]:
+        files = [name.removeprefix("gpudra.io-claim_").removesuffix(".json") for name in node.cdi_files()]
+        return sorted(node.claims_in_store()), files
+
+    wait_until(lambda: found() == (wanted, wanted), f"only {wanted} to be left {when}: {found()}", 10)
+
+
+def new_claim(node: PluginNode) -> Claim:
+    return create_claim(node.api, [result(name, node.name) for name in sorted(node.published())[:2]])
+
+
+def test_b067_killed_in_prepare_the_same_claim_prepares_and_unprepares(stepped: Stepped) -> None:
+    node = stepped.node
+    claim = new_claim(node)
+    seen = set()
+    for step in stepped.crashes(lambda: node.kubelet.prepare_one(claim)):
+        seen.add(step)
+        answer = node.kubelet.prepare_one(claim)
+        assert (answer.error, len(answer.names)) == ("", 2), step
+        assert node.claims_in_store() == {claim.uid: "prepared"}, step
+        wait_holds(node, [claim], step)
+        assert node.kubelet.unprepare_one(claim).error == "", step
+        wait_holds(node, [], step)
+    assert seen >= PREPARE_STEPS
+    node.kubelet.unprepare_one(claim)
+
+
+def test_b067_b058_killed_in_prepare_and_the_claim_deleted_nothing_is_left(stepped: Stepped) -> None:
+    node = stepped.node
+    claim = new_claim(node)
+    seen = set()
+
+    def call() -> None:
+        node.kubelet.prepare_one(claim)
+
+    for step in stepped.crashes(call):
+        seen.add(step)
+        delete_claim(node.api, claim)
+        wait_holds(node, [], step)
+        claim = new_claim(node)
+    assert seen >= PREPARE_STEPS
+
+
+def test_b067_killed_in_unprepare_the_claim_unprepares_and_its_devices_are_free(stepped: Stepped) -> None:
+    node = stepped.node
+    claim = new_claim(node)
+    seen = set()
+    assert node.kubelet.prepare_one(claim).error == ""
+
+    def call() -> None:
+        node.kubelet.unprepare_one(claim)
+
+    for step in stepped.crashes(call):
+        seen.add(step)
+        assert node.kubelet.unprepare_one(claim).error == "", step
+        wait_holds(node, [], step)
+        claim = new_claim(node)
+        assert node.kubelet.prepare_one(claim).error == "", step
+        wait_holds(node, [claim], step)
+    assert seen >= UNPREPARE_STEPS
+    wait_holds(node, [], "at the end")
+
+
+def test_b067_killed_while_a_lost_cdi_file_is_made_again(stepped: Stepped) -> None:
+    node = stepped.node
+    claim = new_claim(node)
+    first = node.kubelet.prepare_one(claim)
+
+    def again() -> None:
+        (node.cdi_root / f"gpudra.io-claim_{claim.uid}.json").unlink(missing_ok=True)
+        node.kubelet.prepare_one(claim)
+
+    seen = set()
+    for step in stepped.crashes(again):
+        seen.add(step)
+        assert node.claims_in_store() == {claim.uid: "prepared"}, step
+        assert node.kubelet.prepare_one(claim) == first, step
+        wait_holds(node, [claim], step)
+    assert seen == {"before rename of the CDI spec", "after rename of the CDI spec"}
+    node.kubelet.unprepare_one(claim)
