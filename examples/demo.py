@@ -113,8 +113,8 @@ class Demo:
     def _prepare(self, claim: Claim) -> dict[str, Any]:
         _title(f"Prepare the claim {claim.name}")
         _say("The claim, as a user writes it:")
-        _print_yaml(_claim_of(claim.manifest)["spec"]["spec"]["devices"])
-        _say("The scheduler would choose devices by it; here --device does. Then, as for the kubelet:")
+        _print(claim.manifest.read_text().partition("---")[0])
+        _say("The scheduler would choose devices by it; here --device does.")
         before = self._cdi_files()
         self._plugin(*claim.arguments)
         new = sorted(self._cdi_files() - before)
