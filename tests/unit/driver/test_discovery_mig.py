@@ -1,0 +1,170 @@
+"""Static MIG devices through the real binding on the simulated library."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import astuple
+
+import pytest
+
+from driver.devices import offered_devices
+from driver.exclusion import Exclusion
+from driver.inventory import Inventory, Placement
+from driver.presence import verify
+from driver.resourceslices import published, slice_specs
+from nvmlsim.library import StateError
+from nvmlsim.models import boards, models
+from nvmlsim.node import SimulatedNode
+from tests.unit.driver.conftest import OpenNode
+from tests.unit.driver.slicevalidator import violations
+
+
+def _names(inventory: Inventory) -> list[str]:
+    return [device.name for device in offered_devices(inventory, Exclusion())]
+
+
+def test_b070_seven_instances_are_seven_devices(open_node: OpenNode) -> None:
+    node = open_node("a100-pcie-pair", mig={0: ["1g.10gb"] * 7})
+    inventory = node.discover()
+    assert _names(inventory) == [
+        *(f"gpu-0000-17-00-0-mig-1g10gb-{start}" for start in range(7)),
+        "gpu-0000-37-00-0",
+    ]
+    parent = inventory.gpus[0]
+    assert parent.mig_enabled
+    assert {mig.uuid for mig in parent.mig_devices} == set(node.simulated.gpus()[0].mig_uuids)
+    assert {astuple(mig.engines) for mig in parent.mig_devices} == {(14, 1, 0, 0, 0, 0)}
+
+
+def test_the_ids_are_those_that_nvml_counts_with(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100", mig={2: ["1g.10gb", "1g.10gb", "3g.40gb"]})
+    gpu = next(gpu for gpu in node.simulated.gpus() if gpu.gpu == 2)
+    found = next(one for one in node.discover().gpus if one.uuid == gpu.uuid)
+    assert {
+        (mig.gpu_instance_id, mig.placement, mig.compute_instance_id, mig.uuid) for mig in found.mig_devices
+    } == {
+        (gi.id, Placement(gi.start, gi.size), ci.id, ci.uuid)
+        for gi in gpu.gpu_instances
+        for ci in gi.compute_instances
+    }
+    assert [mig.profile for mig in found.mig_devices] == ["1g.10gb", "1g.10gb", "3g.40gb"]
+
+
+def test_several_compute_instances_of_one_gpu_instance(open_node: OpenNode) -> None:
+    inventory = open_node("dgx-a100-40", mig={0: ["1c.3g.20gb", "3g.20gb"]}).discover()
+    shared = [mig for mig in inventory.gpus[0].mig_devices if mig.compute_placement is not None]
+    whole = [mig for mig in inventory.gpus[0].mig_devices if mig.compute_placement is None]
+    assert [mig.profile for mig in shared] == ["1c.3g.20gb"] * 3
+    assert [mig.compute_placement for mig in shared] == [Placement(start, 1) for start in range(3)]
+    assert len({mig.gpu_instance_id for mig in shared}) == 1
+    assert [astuple(mig.engines)[:3] for mig in shared] == [(14, 3, 2)] * 3
+    assert [mig.profile for mig in whole] == ["3g.20gb"]
+    start = shared[0].placement.start
+    assert [name for name in _names(inventory) if "1c3g20gb" in name] == [
+        f"gpu-0000-07-00-0-mig-1c3g20gb-{start}-{compute}" for compute in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("profile", "label", "extensions"),
+    [
+        ("1g.24gb", "1g24gb", (False, False, False)),
+        ("1g.24gb+me", "1g24gb-me", (True, False, False)),
+        ("1g.24gb-me", "1g24gb-no-me", (False, False, False)),
+        ("1g.24gb+me.all", "1g24gb-me-all", (True, True, False)),
+        ("2g.48gb+gfx", "2g48gb-gfx", (False, False, True)),
+    ],
+)
+def test_b027_variants_of_a_profile(
+    open_node: OpenNode, profile: str, label: str, extensions: tuple[bool, ...]
+) -> None:
+    inventory = open_node("rtx-pro-6000x8", mig={0: [profile]}).discover()
+    (mig,) = inventory.gpus[0].mig_devices
+    assert mig.profile == profile
+    assert (mig.media_extensions, mig.all_media_extensions, mig.graphics) == extensions
+    assert _names(inventory)[0] == f"gpu-0000-11-00-0-mig-{label}-{mig.placement.start}"
+
+
+def test_b072_a_gpu_in_mig_mode_without_instances_offers_nothing(open_node: OpenNode) -> None:
+    node = open_node("a100-pcie-pair")
+    node.simulated.set_mig_mode(0)
+    inventory = node.discover()
+    assert [inventory.gpus[0].mig_enabled, inventory.gpus[0].mig_devices] == [True, ()]
+    assert _names(inventory) == ["gpu-0000-37-00-0"]
+
+
+def test_b071_instances_of_an_administrator_come_and_go(open_node: OpenNode) -> None:
+    node = open_node("a100-pcie-pair", mig={0: ["3g.40gb"]})
+    before = _names(node.discover())
+    made = node.simulated.create_mig(0, "1g.10gb", 4 if before[0].endswith("-0") else 0)
+    assert len(_names(node.discover())) == len(before) + 1
+    node.simulated.destroy_mig(0, made.id)
+    assert _names(node.discover()) == before
+
+
+def test_a_pending_mode_is_not_the_mode(open_node: OpenNode) -> None:
+    node = open_node("dgx-a100-40")
+    node.simulated.set_mig_mode(0, pending_only=True)
+    gpu = node.discover().gpus[0]
+    assert [gpu.mig_enabled, gpu.mig_pending] == [False, True]
+
+
+def test_a_gpu_in_mig_mode_leaves_the_nvlink_domain_of_the_others(open_node: OpenNode) -> None:
+    node = open_node("two-islands", mig={0: ["7g.141gb"]})
+    inventory = node.discover()
+    first = {"type": {"string": "mig"}, "nvlinkLinks": {"int": 0}, "nvlinkPeers": {"int": 0}}
+    devices = [published(device, inventory) for device in offered_devices(inventory, Exclusion())]
+    assert {key: devices[0]["attributes"][key] for key in first} == first
+    assert devices[0]["attributes"]["nvlinkDomain"] == devices[0]["attributes"]["uuid"]
+    assert [gpu.nvlink.peers for gpu in inventory.gpus if gpu.nvlink] == [2, 2, 2, 3, 3, 3, 3]
+
+
+def test_b020_b025_a_mixed_node_is_a_valid_pool_of_distinct_devices(open_node: OpenNode) -> None:
+    gpus = [{"model": "t4"}, {"model": "h100-sxm5-80gb", "count": 2}, {"model": "rtx-pro-6000-server"}]
+    mig = {1: ["1g.10gb+me", "1c.2g.20gb", "3g.40gb"], 3: ["1g.24gb+me.all", "1g.24gb-me"]}
+    inventory = open_node("t4x4", gpus=gpus, mig=mig).discover()
+    offered = offered_devices(inventory, Exclusion())
+    devices = [published(device, inventory) for device in offered]
+    assert len({device["name"] for device in devices}) == len({device.uuid for device in offered}) == 8
+    assert len({frozenset(device["attributes"]) for device in devices}) == 1
+    specs = slice_specs(devices, "node-1", "node-1")
+    assert violations([spec | {"pool": spec["pool"] | {"generation": 1}} for spec in specs]) == []
+    for one in offered:
+        assert [other.name for other in offered if other.footprint.overlaps(one.footprint)] == [one.name]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_b025_any_mig_state_is_a_valid_pool_that_maps_back_to_the_hardware(
+    open_node: OpenNode, seed: int
+) -> None:
+    choice = random.Random(seed)
+    keys = sorted(key for key, model in models().items() if model["mig_profile_key"])
+    chosen = [choice.choice(keys) for _ in range(choice.randint(1, 6))]
+    node = open_node("t4x4", gpus=[{"model": key} for key in chosen])
+    for gpu, key in enumerate(chosen):
+        _partition_at_random(node.simulated, gpu, key, choice)
+    inventory = node.discover()
+    offered = offered_devices(inventory, Exclusion())
+    devices = [published(device, inventory) for device in offered]
+    specs = slice_specs(devices, "node-1", "node-1")
+    assert violations([spec | {"pool": spec["pool"] | {"generation": 1}} for spec in specs]) == []
+    assert len({device.name for device in offered}) == len(offered)
+    expected = [
+        uuid for gpu in node.simulated.gpus() for uuid in (gpu.mig_uuids if gpu.mig_mode else [gpu.uuid])
+    ]
+    assert sorted(device.uuid for device in offered) == sorted(expected)
+    for device in offered:
+        verify(node.nvml, device)
+
+
+def _partition_at_random(node: SimulatedNode, gpu: int, key: str, choice: random.Random) -> None:
+    if choice.random() < 0.3:
+        return
+    node.set_mig_mode(gpu)
+    profiles = boards()[models()[key]["mig_profile_key"]]["profiles"]
+    for _ in range(choice.randint(0, 8)):
+        profile = choice.choice(profiles)
+        ci = choice.choice(profile["ci_profiles"])
+        with contextlib.suppress(StateError):
+            node.create_mig(gpu, ci["name_prefix"] + profile["name"])
