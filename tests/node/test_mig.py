@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvmlsim.node import SimulatedGpu
+from nvmlsim.gpus import SimulatedGpu
 from tests.cluster.api import wait_until
 from tests.harness.claims import create_claim, result
 from tests.harness.plugin import PluginNode, free_address
