@@ -71,7 +71,7 @@ class Demo:
             "SYS_ROOT": str(self._root / "sys"),
             "CDI_ROOT": str(self._cdi),
             "KUBELET_PLUGINS_PATH": str(folder / "plugins"),
-            "LOG_LEVEL": "error",
+            "LOG_LEVEL": "warning",
         }
 
     def run(self) -> None:
@@ -210,7 +210,10 @@ class Demo:
 def _choose_claims(slices: Sequence[dict[str, Any]]) -> list[Claim]:
     """The claims of the demonstration, with devices that fit their selectors and constraints."""
     devices = _devices(slices)
-    gpus = [device["name"] for device in devices if _is_whole(device)][:2]
+    whole = [device for device in devices if _is_whole(device)]
+    domain = _value(whole[0], "nvlinkDomain")
+    gpus = [device["name"] for device in whole if _value(device, "nvlinkDomain") == domain][:2]
+    _check(len(gpus) == 2, "no two GPUs reach each other over NVLink")
     profile = "1g.10gb"
     partition = next(device["name"] for device in devices if _value(device, "profile") == profile)
     chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig.yaml", (partition,)))
