@@ -24,6 +24,7 @@ from driver.inventory import Engines, PciAddress, Placement
 DeviceHandle = NewType("DeviceHandle", object)
 """A GPU or a MIG device."""
 GpuInstanceHandle = NewType("GpuInstanceHandle", object)
+ComputeInstanceHandle = NewType("ComputeInstanceHandle", object)
 
 T = TypeVar("T")
 
@@ -133,6 +134,24 @@ class MigAttributes:
     engines: Engines
 
 
+@dataclass(frozen=True, slots=True)
+class ComputeInstanceProfile:
+    """What a compute instance of a profile has, of those that one GPU instance offers."""
+
+    id: int
+    slices: int
+    multiprocessors: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    """A process that uses a GPU; the ids are ``None`` where it uses the GPU as a whole."""
+
+    pid: int
+    gpu_instance_id: int | None
+    compute_instance_id: int | None
+
+
 class VirtualizationMode(IntEnum):
     """nvmlGpuVirtualizationMode_t."""
 
@@ -152,6 +171,8 @@ class RemoteDeviceType(IntEnum):
     UNKNOWN = 255
 
 
+COMPUTE_INSTANCE_PROFILES = int(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+_NO_INSTANCE = 0xFFFFFFFF
 MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 GPU_INSTANCE_PROFILES = int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
 """Values of the profile enumeration that ``gpu_instance_profile`` takes: 0 up to this, without it."""
@@ -340,6 +361,65 @@ class Nvml:
             placement=Placement(int(info.placement.start), int(info.placement.size)),
         )
 
+    def set_mig_mode(self, device: DeviceHandle, enabled: bool) -> int:
+        """Ask for a MIG mode; returns the activation status: only ``Code.SUCCESS`` means that it holds."""
+        return int(_call("nvmlDeviceSetMigMode", pynvml.nvmlDeviceSetMigMode, device, int(enabled)))
+
+    def create_gpu_instance(
+        self, device: DeviceHandle, profile_id: int, placement: Placement
+    ) -> GpuInstanceHandle:
+        """Make a GPU instance at exactly this placement."""
+        place = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
+        call = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement
+        return GpuInstanceHandle(
+            _call("nvmlDeviceCreateGpuInstanceWithPlacement", call, device, profile_id, ctypes.byref(place))
+        )
+
+    def gpu_instance_id_of(self, gpu_instance: GpuInstanceHandle) -> int:
+        return int(_call("nvmlGpuInstanceGetInfo", pynvml.nvmlGpuInstanceGetInfo, gpu_instance).id)
+
+    def destroy_gpu_instance(self, gpu_instance: GpuInstanceHandle) -> None:
+        _call("nvmlGpuInstanceDestroy", pynvml.nvmlGpuInstanceDestroy, gpu_instance)
+
+    def compute_instance_profile(
+        self, gpu_instance: GpuInstanceHandle, profile: int
+    ) -> ComputeInstanceProfile:
+        """A profile by its place in the enumeration, below ``COMPUTE_INSTANCE_PROFILES``, not by its id."""
+        call = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        info = _call("nvmlGpuInstanceGetComputeInstanceProfileInfoV", call, gpu_instance, profile, shared)
+        return ComputeInstanceProfile(int(info.id), int(info.sliceCount), int(info.multiprocessorCount))
+
+    def create_compute_instance(
+        self, gpu_instance: GpuInstanceHandle, profile_id: int
+    ) -> tuple[ComputeInstanceHandle, int, DeviceHandle]:
+        """Make a compute instance; returns it, its id, and the MIG device that it is."""
+        call = pynvml.nvmlGpuInstanceCreateComputeInstance
+        handle = _call("nvmlGpuInstanceCreateComputeInstance", call, gpu_instance, profile_id)
+        info = _call("nvmlComputeInstanceGetInfo_v2", pynvml.nvmlComputeInstanceGetInfo_v2, handle)
+        return ComputeInstanceHandle(handle), int(info.id), DeviceHandle(info.device)
+
+    def compute_instance_by_id(
+        self, gpu_instance: GpuInstanceHandle, compute_instance_id: int
+    ) -> ComputeInstanceHandle:
+        call = pynvml.nvmlGpuInstanceGetComputeInstanceById
+        return ComputeInstanceHandle(
+            _call("nvmlGpuInstanceGetComputeInstanceById", call, gpu_instance, compute_instance_id)
+        )
+
+    def destroy_compute_instance(self, compute_instance: ComputeInstanceHandle) -> None:
+        _call("nvmlComputeInstanceDestroy", pynvml.nvmlComputeInstanceDestroy, compute_instance)
+
+    def running_processes(self, device: DeviceHandle) -> list[RunningProcess]:
+        """Processes with a compute context. Of a GPU in MIG mode: those of all its instances."""
+        call = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
+        return [
+            RunningProcess(
+                int(process.pid), _instance_id(process.gpuInstanceId), _instance_id(process.computeInstanceId)
+            )
+            for process in _call("nvmlDeviceGetComputeRunningProcesses_v3", call, device)
+        ]
+
 
 def call_of_thread(thread: int) -> str:
     """The NVML function that the thread with this identity (``threading.get_ident``) is in now, or ``""``."""
@@ -347,6 +427,10 @@ def call_of_thread(thread: int) -> str:
 
 
 _running: dict[int, str] = {}
+
+
+def _instance_id(number: int) -> int | None:
+    return None if number == _NO_INSTANCE else int(number)
 
 
 def _call(name: str, function: Callable[..., T], *arguments: object) -> T:
