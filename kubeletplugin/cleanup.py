@@ -7,10 +7,10 @@ import logging
 import random
 import time
 
-from driver.claim import DRIVER_NAME
+from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
-from kube.resources import RESOURCE_CLAIMS
+from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import failure
 from kubeletplugin.metrics import Metrics
@@ -90,14 +90,9 @@ class Cleanup:
     async def _why_gone(self, record: ClaimRecord) -> str | None:
         """Why no pod can use the claim here any more; ``None`` if one can."""
         reference = record.claim
-        if not reference.name:
-            return None
-        try:
-            claim = await self._client.get(RESOURCE_CLAIMS, reference.name, reference.namespace)
-        except ApiError as error:
-            if error.not_found:
-                return "the claim does not exist any more"
-            raise
+        claim = await self._found(reference)
+        if claim is None:
+            return "the claim does not exist any more"
         uid = claim["metadata"]["uid"]
         if uid != reference.uid:
             return f"another claim has its name (UID {uid})"
@@ -109,3 +104,15 @@ class Cleanup:
         if not ours:
             return "the claim is not allocated on this node any more"
         return None
+
+    async def _found(self, reference: ClaimReference) -> Object | None:
+        """The claim of that name now; the one of that UID where the store was rebuilt without names."""
+        if not reference.name:
+            items, _ = await self._client.list(RESOURCE_CLAIMS)
+            return next((item for item in items if item["metadata"]["uid"] == reference.uid), None)
+        try:
+            return await self._client.get(RESOURCE_CLAIMS, reference.name, reference.namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise

@@ -280,7 +280,8 @@ def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
     earlier = {held.device: held for held in before.devices}
     for held in wanted.devices:
         known = earlier.get(held.device)
-        if known is not None and known.gpu_uuid != held.gpu_uuid:
+        # Nothing is known of a GPU that was away when the store was rebuilt.
+        if known is not None and known.gpu_uuid not in ("", held.gpu_uuid):
             raise ClaimError(
                 "CardSwapped",
                 f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was "

@@ -69,7 +69,8 @@ class Publishing:
 
     def _devices(self, gone: Sequence[HeldDevice]) -> list[dict[str, Any]]:
         current = [self._hardware.published(device) for device in free_of(self._hardware.offered, gone)]
-        return desired(current, [held.published for held in gone])
+        # What a rebuilt store knows only by name has no attributes, and selectors fail on those without.
+        return desired(current, [held.published for held in gone if held.uuid])
 
 
 async def _first_of(events: Sequence[asyncio.Event]) -> None:

@@ -1,4 +1,4 @@
-"""Rebuilding a store that cannot be read, from CDI specs, the API server and the hardware."""
+"""Rebuilding a store that was lost or cannot be read, from CDI specs, the API server and the hardware."""
 
 from __future__ import annotations
 
@@ -66,24 +66,26 @@ async def rebuild(
     client: AsyncKubeClient | None,
     boot_id: str,
 ) -> int:
-    """Put a record into the store for each CDI spec of ours; returns how many.
+    """Put a record for each CDI spec of ours into a store that is new; returns how many.
 
     A spec means that a pod may be using its devices. Names and requests come from the API server if it
-    answers; without it the records have only the UID, which is enough to unprepare.
+    answers; without it the records have only the UID, which is enough to unprepare. A store that was made
+    new is complete only after this, however often the process is killed meanwhile.
     """
-    found = {uid: specs.read(uid) for uid in specs.claim_uids()}
-    if not found:
+    if await store.run(lambda target: target.is_complete()):
         return 0
-    await hardware.ready.wait()
-    claims = await _claims_of(client, set(found))
-    devices = await hardware.devices(timeout=1.0)
-    records = [
-        _record(uid, content, claims.get(uid), devices, hardware, boot_id)
-        for uid, content in found.items()
-        if content is not None
-    ]
+    names = _device_names(specs)
+    records: list[ClaimRecord] = []
+    if names:
+        await hardware.ready.wait()
+        claims = await _claims_of(client, set(names))
+        devices = await hardware.devices(timeout=1.0)
+        records = [
+            _record(uid, held, claims.get(uid), devices, hardware, boot_id) for uid, held in names.items()
+        ]
 
     def put(target: Store) -> int:
+        target.set_complete()
         missing = [
             record
             for record in records
@@ -94,6 +96,18 @@ async def rebuild(
         return len(missing)
 
     return await store.run(put)
+
+
+def _device_names(specs: SpecFolder) -> dict[str, list[str]]:
+    """The devices of each of our claims that has a spec; one that no runtime could read is nobody's."""
+    names = {}
+    for uid in specs.claim_uids():
+        try:
+            devices = json.loads(specs.read(uid) or b"{}")["devices"]
+            names[uid] = [str(entry["name"]).removeprefix(f"{uid}-") for entry in devices]
+        except (ValueError, LookupError, TypeError) as error:
+            log.warning("the CDI spec of claim UID %s is no use for the rebuild: %r", uid, error)
+    return names
 
 
 async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str, AllocatedClaim]:
@@ -119,14 +133,13 @@ async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str
 
 def _record(
     uid: str,
-    content: bytes,
+    names: list[str],
     claim: AllocatedClaim | None,
     devices: Mapping[str, Device],
     hardware: GpuHardware,
     boot_id: str,
 ) -> ClaimRecord:
     reference = claim.reference if claim else ClaimReference("", "", uid)
-    names = [entry["name"].removeprefix(f"{uid}-") for entry in json.loads(content)["devices"]]
     held = tuple(_held(uid, name, claim, devices.get(name), hardware) for name in names)
     return ClaimRecord(reference, ClaimState.PREPARED, boot_id, time.time(), held)
 

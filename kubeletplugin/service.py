@@ -146,10 +146,11 @@ class Service:
             log.warning("no claim can be prepared: %s", error)
 
     async def _restore(self) -> None:
-        if self._set_aside is not None:
+        count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+        if count or self._set_aside is not None:
             self._metrics.store_rebuilt.inc()
-            count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
-            text = f"the store was damaged and moved to {self._set_aside}; {count} claims were rebuilt"
+            what = f"damaged and moved to {self._set_aside}" if self._set_aside else "lost"
+            text = f"the store was {what}; {count} claims were rebuilt from their CDI specs"
             log.warning("%s", text)
             self._reports.warning("StoreRebuilt", text)
         self._engine.restored.set()

@@ -95,13 +95,13 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
     hardware = GpuHardware(settings, lanes, metrics)
     if read_hardware and not await hardware.read_once():
         raise StandaloneError(hardware.unavailable)
-    opened, aside = open_store(settings.data_path)
+    opened, _ = open_store(settings.data_path)
     store = StoreThread(opened)
     try:
         boot_id = hardware.boot_id()
         await store.run(lambda target: target.enter_boot(boot_id))
         specs = SpecFolder(settings.cdi_root)
-        if aside is not None and read_hardware:
+        if read_hardware:
             await rebuild(store, specs, hardware, None, boot_id)
         engine = ClaimEngine(
             hardware=hardware,

@@ -249,17 +249,27 @@ class Store:
 
     def enter_boot(self, boot_id: str) -> str:
         """Note under which boot the node runs now; returns the boot id noted before (``""`` if none)."""
-        before = self._boot_id()
+        before = self._meta("boot_id")
         if before != boot_id:
             self._connection.execute("DELETE FROM unprepared")
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta (key, value) VALUES ('boot_id', ?)", (boot_id,)
-            )
+            self._set_meta("boot_id", boot_id)
+        # Without a readable boot id the clock alone tells that the node was booted.
+        self._connection.execute("DELETE FROM unprepared WHERE at > ?", (boot_seconds(),))
         return before
 
-    def _boot_id(self) -> str:
-        row = self._connection.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
+    def is_complete(self) -> bool:
+        """Whether it has all that is prepared on this node; a new file has not, until it is told so."""
+        return self._meta("complete") == "yes"
+
+    def set_complete(self) -> None:
+        self._set_meta("complete", "yes")
+
+    def _meta(self, key: str) -> str:
+        row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return "" if row is None else str(row[0])
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
 
 
 def boot_seconds() -> float:

@@ -260,6 +260,8 @@ SystemdCgroup = false
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": False,
             "podLogsDir": str(self.pod_logs),
+            # Only then is a failed Prepare tried again; by default after 60 to 90 seconds.
+            "syncFrequency": "3s",
             "volumePluginDir": str(self.workspace.path / "volume-plugins"),
             **self._kubelet_configuration,
         }

@@ -1,0 +1,32 @@
+"""What the kernel tells about a process: its memory and its time on the processors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """``Rss`` and ``Anonymous`` of ``/proc/PID/smaps_rollup``, in MiB."""
+
+    resident: float
+    anonymous: float
+
+
+def memory(pid: int) -> Memory:
+    """Raises OSError when the process has ended."""
+    kib = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split()[:2]
+        kib[name] = int(value)
+    return Memory(kib["Rss:"] / 1024, kib["Anonymous:"] / 1024)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Time on a processor so far, of all threads, in user and kernel mode. Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
