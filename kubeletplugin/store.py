@@ -70,7 +70,9 @@ class HeldDevice:
     """One device of a claim, with all that answering again and undoing it need.
 
     ``published`` is the device as it stands in a ResourceSlice, kept for when the hardware vanishes while
-    the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card.
+    the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card. ``profile_id`` is set for a partition,
+    an instance that is ours to make and to destroy; until it is made its ids are ``None``, its UUID is empty.
+    ``restore_mig``: MIG mode, which an administrator had turned on, was turned off for this whole GPU.
     """
 
     requests: tuple[str, ...]
@@ -85,6 +87,8 @@ class HeldDevice:
     share_id: str | None = None
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
+    profile_id: int | None = None
+    restore_mig: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,17 @@ class Store:
 
     def set_complete(self) -> None:
         self._set_meta("complete", "yes")
+
+    def note_mig_on(self, gpu_uuid: str, boot_id: str) -> None:
+        """Note, before it is done, that it is us who turn a GPU's MIG mode on in this boot."""
+        self._set_meta(f"mig-on/{gpu_uuid}", boot_id)
+
+    def forget_mig_on(self, gpu_uuid: str) -> None:
+        self._connection.execute("DELETE FROM meta WHERE key = ?", (f"mig-on/{gpu_uuid}",))
+
+    def is_mig_on_ours(self, gpu_uuid: str, boot_id: str) -> bool:
+        """Whether MIG mode, if it is on, was turned on by us and not by an administrator."""
+        return self._meta(f"mig-on/{gpu_uuid}") == boot_id
 
     def _meta(self, key: str) -> str:
         row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -1,0 +1,295 @@
+"""Changes of MIG: the mode, and instances made for a claim. Blocking, for the GPU's lane, under its lock.
+
+Every function looks at the hardware first, so that it can be repeated after a crash, and touches only the
+instance that its arguments name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from driver.inventory import Gpu, MigProfile, Placement
+from driver.nvml import (
+    COMPUTE_INSTANCE_PROFILES,
+    Code,
+    DeviceHandle,
+    GpuInstanceHandle,
+    Nvml,
+    NvmlError,
+    RunningProcess,
+)
+
+IN_USE_SECONDS = 10.0
+"""How long a change that is refused as in use is tried again: a process that ends lets go a moment later."""
+ACTIVATION_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+MAX_COMPUTE_INSTANCES = 8
+"""Ids are 0 to 7: the driver's table of capability minors has no room for more."""
+
+T = TypeVar("T")
+
+DescribeProcess = Callable[[int], str]
+"""From a pid to what a person knows it by, such as ``4711 (python, pod 6f1c…)``."""
+
+
+class MigOperationError(Exception):
+    """MIG could not be changed; ``cause`` is one word, the text names GPU, profile and NVML's answer."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """A compute instance that was made: its id and the UUID of the MIG device that it is."""
+
+    id: int
+    uuid: str
+
+
+def set_mode(nvml: Nvml, gpu: Gpu, enabled: bool, describe: DescribeProcess) -> None:
+    """Switch MIG mode and wait until it holds; nothing happens if it does already.
+
+    Raises:
+        MigOperationError: processes use the GPU, or the mode stays pending until a reset.
+        NvmlError: NVML refuses.
+    """
+    handle = _gpu(nvml, gpu)
+    wanted = "on" if enabled else "off"
+    refused: NvmlError | None = None
+
+    def switch() -> None:
+        nonlocal refused
+        if nvml.mig_mode(handle).current == enabled:
+            return
+        status = nvml.set_mig_mode(handle, enabled)
+        refused = None if status == Code.SUCCESS else NvmlError("nvmlDeviceSetMigMode", status)
+        if status == Code.IN_USE:
+            raise NvmlError("nvmlDeviceSetMigMode", status)
+
+    _until_free(nvml, handle, switch, f"MIG mode of GPU {gpu.pci} cannot be turned {wanted}", describe)
+    deadline = time.monotonic() + ACTIVATION_SECONDS
+    while nvml.mig_mode(handle).current != enabled:
+        if time.monotonic() > deadline or refused is not None:
+            raise MigOperationError(
+                "MigModePending",
+                f"MIG mode of GPU {gpu.pci} ({gpu.uuid}) is not {wanted} yet "
+                f"({refused or 'NVML accepted the change'}); it may need a reset of the GPU or a reboot",
+            )
+        time.sleep(_FIRST_PAUSE_SECONDS)
+
+
+def find_gpu_instance(nvml: Nvml, gpu: Gpu, profile: MigProfile, placement: Placement) -> int | None:
+    """The id of the GPU instance of exactly this profile at exactly this placement, if there is one."""
+    handle = _gpu(nvml, gpu)
+    for instance in nvml.gpu_instances(handle, profile.id, profile.instance_count):
+        if instance.placement == placement:
+            return nvml.gpu_instance_id_of(instance.handle)
+    return None
+
+
+def create_gpu_instance(
+    nvml: Nvml, gpu: Gpu, profile: MigProfile, placement: Placement, describe: DescribeProcess
+) -> int:
+    """Make a GPU instance and return its id.
+
+    Raises:
+        MigOperationError: the GPU is busy, or something that is not ours lies there.
+        NvmlError: NVML refuses.
+    """
+    handle = _gpu(nvml, gpu)
+    what = f"{profile.profile} at {placement.start} of GPU {gpu.pci}"
+
+    def create() -> GpuInstanceHandle:
+        return nvml.create_gpu_instance(handle, profile.id, placement)
+
+    try:
+        instance = _until_free(nvml, handle, create, f"GPU instance {what} cannot be made", describe)
+    except NvmlError as error:
+        if error.code == Code.INSUFFICIENT_RESOURCES:
+            raise MigOperationError(
+                "NoRoom",
+                f"GPU instance {what} cannot be made: {error}; {_in_the_way(nvml, gpu, handle, placement)}",
+            ) from error
+        raise MigOperationError("MigCreate", f"GPU instance {what} cannot be made: {error}") from error
+    try:
+        return nvml.gpu_instance_id_of(instance)
+    except NvmlError:
+        # Without its id it could not be found again.
+        nvml.destroy_gpu_instance(instance)
+        raise
+
+
+def create_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: str) -> ComputeInstance:
+    """Make the compute instance that fills the GPU instance, of several the one with most multiprocessors.
+
+    Raises:
+        MigOperationError: NVML refuses all that would fill it.
+    """
+    handle = _gpu(nvml, gpu)
+    instance = nvml.gpu_instance(handle, gpu_instance_id).handle
+    refused: NvmlError | None = None
+    for profile_id in _filling_profiles(nvml, instance):
+        try:
+            _, compute_instance_id, mig_device = nvml.create_compute_instance(instance, profile_id)
+        except NvmlError as error:
+            refused = error
+            if error.code in (Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT):
+                continue
+            break
+        return ComputeInstance(compute_instance_id, nvml.uuid(mig_device))
+    raise MigOperationError(
+        "MigCreate",
+        f"the compute instance of {what} (GPU instance {gpu_instance_id} of GPU {gpu.pci}) cannot be made: "
+        f"{refused or 'NVML offers no profile that fills it'}",
+    )
+
+
+def find_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int) -> ComputeInstance | None:
+    """The only compute instance of a GPU instance, if there is one."""
+    handle = _gpu(nvml, gpu)
+    instance = nvml.gpu_instance(handle, gpu_instance_id).handle
+    for found in _compute_instances(nvml, instance):
+        mig_device = nvml.compute_instance(instance, found).mig_device
+        return ComputeInstance(found, nvml.uuid(mig_device))
+    return None
+
+
+def destroy(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: str, describe: DescribeProcess) -> None:
+    """Destroy a GPU instance with its compute instances; one that is gone is no error.
+
+    Raises:
+        MigOperationError: processes use it.
+        NvmlError: NVML refuses.
+    """
+    handle = _gpu(nvml, gpu)
+    gone = (Code.NOT_FOUND, Code.NOT_SUPPORTED)
+    problem = f"{what} (GPU instance {gpu_instance_id} of GPU {gpu.pci}) cannot be destroyed"
+
+    def clear() -> None:
+        try:
+            instance = nvml.gpu_instance(handle, gpu_instance_id).handle
+        except NvmlError as error:
+            if error.code in gone:
+                return
+            raise
+        for compute_instance_id in _compute_instances(nvml, instance):
+            try:
+                nvml.destroy_compute_instance(nvml.compute_instance_by_id(instance, compute_instance_id))
+            except NvmlError as error:
+                if error.code not in gone:
+                    raise
+        try:
+            nvml.destroy_gpu_instance(instance)
+        except NvmlError as error:
+            if error.code not in gone:
+                raise
+
+    _until_free(nvml, handle, clear, problem, describe, gpu_instance_id)
+
+
+def _gpu(nvml: Nvml, gpu: Gpu) -> DeviceHandle:
+    handle = nvml.device_by_pci(gpu.pci)
+    found = nvml.uuid(handle)
+    if found != gpu.uuid:
+        raise MigOperationError(
+            "DeviceGone", f"GPU {gpu.pci} was {gpu.uuid} and is {found} now; nothing was changed"
+        )
+    return handle
+
+
+def _filling_profiles(nvml: Nvml, instance: GpuInstanceHandle) -> Iterable[int]:
+    profiles = []
+    for number in range(COMPUTE_INSTANCE_PROFILES):
+        try:
+            profiles.append(nvml.compute_instance_profile(instance, number))
+        except NvmlError as error:
+            if error.code not in (Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT):
+                raise
+    most = max((profile.slices for profile in profiles), default=0)
+    filling = [profile for profile in profiles if profile.slices == most]
+    return [profile.id for profile in sorted(filling, key=lambda item: -item.multiprocessors)]
+
+
+def _compute_instances(nvml: Nvml, instance: GpuInstanceHandle) -> list[int]:
+    """Ids of the compute instances of a GPU instance."""
+    found = []
+    for compute_instance_id in range(MAX_COMPUTE_INSTANCES):
+        try:
+            nvml.compute_instance_by_id(instance, compute_instance_id)
+        except NvmlError as error:
+            if error.code not in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+                raise
+        else:
+            found.append(compute_instance_id)
+    return found
+
+
+def _until_free(
+    nvml: Nvml,
+    handle: DeviceHandle,
+    change: Callable[[], T],
+    problem: str,
+    describe: DescribeProcess,
+    gpu_instance_id: int | None = None,
+) -> T:
+    """Do ``change``, again and again for a while if NVML says that something is in use."""
+    deadline = time.monotonic() + IN_USE_SECONDS
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return change()
+        except NvmlError as error:
+            if error.code != Code.IN_USE:
+                raise
+            if time.monotonic() + pause > deadline:
+                users = _users(_processes(nvml, handle), gpu_instance_id, describe)
+                raise MigOperationError(
+                    "MigInUse", f"{problem}: {error}, {users}; trying again is safe"
+                ) from error
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _processes(nvml: Nvml, handle: DeviceHandle) -> list[RunningProcess]:
+    try:
+        return nvml.running_processes(handle)
+    except NvmlError:
+        return []
+
+
+def _in_the_way(nvml: Nvml, gpu: Gpu, handle: DeviceHandle, placement: Placement) -> str:
+    """Which instances that exist overlap the placement, in words."""
+    found = []
+    for profile in gpu.profiles:
+        for instance in nvml.gpu_instances(handle, profile.id, profile.instance_count):
+            if instance.placement.overlaps(placement):
+                number = nvml.gpu_instance_id_of(instance.handle)
+                place = f"{instance.placement.start}:{instance.placement.size}"
+                found.append(
+                    f"GPU instance {number} ({profile.profile} at {place}), not created by this driver"
+                )
+    if found:
+        return "in the way: " + ", ".join(found)
+    return "nothing overlaps its placement, so an engine that it needs is used up"
+
+
+def _users(
+    processes: Iterable[RunningProcess], gpu_instance_id: int | None, describe: DescribeProcess
+) -> str:
+    pids = sorted(
+        {
+            process.pid
+            for process in processes
+            if gpu_instance_id is None or process.gpu_instance_id in (None, gpu_instance_id)
+        }
+    )
+    if not pids:
+        return "NVML names no process that uses it"
+    return "in use by process " + ", ".join(describe(pid) for pid in pids)
