@@ -25,7 +25,7 @@ from kubeletplugin.store import ClaimRecord, boot_seconds
 
 _MOST_SECONDS = 40.0
 """The kubelet gives up after 45 s; an answer must come before that."""
-_ANSWER_SECONDS = 2.0
+_SHARE_OF_DEADLINE = 0.9
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class _Servicer(V1Servicer, V1beta1Servicer):
         self, request: Any, context: Any, work: Callable[[ClaimReference, float], Awaitable[Any]]
     ) -> dict[str, Any]:
         remaining = context.time_remaining()
-        timeout = min(_MOST_SECONDS, remaining - _ANSWER_SECONDS if remaining is not None else _MOST_SECONDS)
+        timeout = _MOST_SECONDS if remaining is None else min(_MOST_SECONDS, _SHARE_OF_DEADLINE * remaining)
         references = {
             claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in request.claims
         }

@@ -111,7 +111,7 @@ class GpuHardware:
             raise NvmlUnavailable(f"device {device.name} cannot be checked: {self.unavailable}")
         try:
             await self._lanes.run(
-                _gpu_lane(device.gpu.index),
+                f"claims-gpu-{device.gpu.index}",
                 f"check of {device.name}",
                 lambda: verify(nvml, device),
                 self._settings.nvml_timeout_seconds,
@@ -232,7 +232,7 @@ class GpuHardware:
             return UnreadableGpu(f"index {index}", "NVML is not initialised")
         try:
             return await self._lanes.run(
-                _gpu_lane(index),
+                _reading_lane(index),
                 f"reading of GPU index {index}",
                 lambda: read_gpu(nvml, self._roots, index),
                 _SLOWEST_READING_SECONDS,
@@ -269,7 +269,7 @@ class GpuHardware:
 
     def _hanging(self, index: int) -> str:
         for busy in self._lanes.busy():
-            if busy.lane == _gpu_lane(index):
+            if busy.lane == _reading_lane(index):
                 return f"{busy} has not answered for {busy.seconds:.0f} s"
         return "its calls have not answered yet"
 
@@ -303,5 +303,6 @@ class GpuHardware:
                 log.warning("GPU %s: field %s cannot be read: %s", problem.gpu, problem.field, problem.reason)
 
 
-def _gpu_lane(index: int) -> str:
+def _reading_lane(index: int) -> str:
+    """Apart from the claims' lane of the GPU: a whole reading makes a hundred calls, and a claim few."""
     return f"gpu-{index}"

@@ -1,4 +1,4 @@
-"""Lanes: the worker threads that blocking hardware calls run in, one for each GPU and one for the node.
+"""Lanes: the worker threads that blocking calls run in: for each GPU one that reads it and one for claims.
 
 A slow GPU holds up only its own lane. A caller waits until its deadline, no longer; the call itself cannot be
 stopped and keeps its lane busy, which the liveness probe sees.

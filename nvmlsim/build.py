@@ -23,7 +23,10 @@ class BuildError(RuntimeError):
 
 @dataclass(frozen=True)
 class Build:
-    """The compiled parts: `library` (libnvidia-ml) and `nvidia_smi`; `folder` also keeps stub libraries."""
+    """The compiled parts: `library` (libnvidia-ml) and `nvidia_smi`, and what the compiler warned of.
+
+    `folder` also keeps stub libraries.
+    """
 
     folder: Path
 
@@ -35,6 +38,10 @@ class Build:
     def nvidia_smi(self) -> Path:
         return self.folder / "nvidia-smi"
 
+    @property
+    def warnings(self) -> Path:
+        return self.folder / "warnings.txt"
+
 
 def compiler() -> str:
     """The C compiler's path. Raises BuildError when there is none."""
@@ -45,12 +52,13 @@ def compiler() -> str:
     return found
 
 
-def compile_with(arguments: list[str]) -> None:
-    """Runs the compiler. Raises BuildError with its output when it fails."""
+def compile_with(arguments: list[str]) -> str:
+    """Runs the compiler and returns its warnings. Raises BuildError with its output when it fails."""
     command = [compiler(), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return done.stderr
 
 
 def _sources(folder: str, suffix: str) -> list[Path]:
@@ -91,11 +99,14 @@ def _compile_into(result: Build) -> None:
     library = [str(source) for source in _sources("library", ".c")]
     programs = [str(source) for source in _sources("nvidia_smi", ".c")]
     shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-DNVMLSIM_SHARED", "-Wl,-Bsymbolic"]
-    compile_with(
+    warnings = compile_with(
         [*FLAGS, *shared, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(result.library), *library, "-lpthread"]
     )
     include = f"-I{SOURCES / 'library'}"
-    compile_with([*FLAGS, "-static", include, "-o", str(result.nvidia_smi), *library, *programs, "-lpthread"])
+    warnings += compile_with(
+        [*FLAGS, "-static", include, "-o", str(result.nvidia_smi), *library, *programs, "-lpthread"]
+    )
+    result.warnings.write_text(warnings)
 
 
 def stub_library(folder: Path, soname: str) -> Path:

@@ -42,7 +42,7 @@ def mig_line(gpu: int, profile: str, start: int | None = None) -> str:
     if not rest or not prefix.isdigit():
         return line("mig_create", {"gpu": gpu, "profile": profile, "start": start})
     slices = int(rest.partition("g.")[0])
-    compute = ",".join([prefix] * (slices // int(prefix)))
+    compute = ",".join([prefix] * max(1, slices // max(1, int(prefix))))
     return line("mig_create", {"gpu": gpu, "profile": rest, "start": start, "ci": compute})
 
 

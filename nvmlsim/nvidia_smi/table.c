@@ -105,7 +105,7 @@ static unsigned int print_processes(nvmlDevice_t gpu, unsigned int index)
             snprintf(gi, sizeof gi, "%u", processes[i].gpuInstanceId);
             snprintf(ci, sizeof ci, "%u", processes[i].computeInstanceId);
         }
-        printf("| %4u %4s %4s %16u      C   %-31s %9lluMiB |\n", index, gi, ci, processes[i].pid, "[simulated]",
+        printf("| %4u %4s %4s %16u      C   %-33s %9lluMiB |\n", index, gi, ci, processes[i].pid, "[simulated]",
                to_mib(processes[i].usedGpuMemory));
     }
     return count;

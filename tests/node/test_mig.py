@@ -10,6 +10,7 @@ import pytest
 from nvmlsim.gpus import SimulatedGpu
 from tests.cluster.api import wait_until
 from tests.harness.claims import create_claim, result
+from tests.harness.devices import gpu_name, value
 from tests.harness.plugin import PluginNode, free_address
 from tests.harness.probes import Probes
 from tests.node.conftest import MakeNode
@@ -23,10 +24,6 @@ CHANGING_CALLS = (
     "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
     "nvmlComputeInstanceDestroy",
 )
-
-
-def value(device: dict[str, Any], attribute: str) -> Any:
-    return next(iter(device["attributes"][attribute].values()))
 
 
 def capability_nodes(node: PluginNode, gpu: SimulatedGpu, uuid: str) -> list[str]:
@@ -168,7 +165,7 @@ def test_b071_an_instance_in_use_stays_published_until_it_is_unprepared(make_nod
     assert f"device {held} " in node.kubelet.prepare_one(another).error
 
     assert node.kubelet.unprepare_one(claim).error == ""
-    whole = f"gpu-{gpu.pci_bus_id.replace(':', '-').replace('.', '-')}"
+    whole = gpu_name(gpu.pci_bus_id)
     wait_until(lambda: whole in node.published(), "the whole GPU is published", 10.0)
     assert held not in node.published()
 
