@@ -10,6 +10,7 @@ from driver.inventory import PciAddress
 
 _NVIDIA_VENDOR = 0x10DE
 _DISPLAY_CLASSES = (0x0300, 0x0302)
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
@@ -66,6 +67,19 @@ class HostRoots:
                 continue
             found.append(pci)
         return tuple(sorted(found))
+
+    def process(self, pid: int) -> str:
+        """A process as a person knows it: its pid, its name, and the UID of the pod whose cgroup it is in."""
+        folder = self.proc / str(pid)
+        known = []
+        try:
+            known.append((folder / "comm").read_text(errors="replace").strip())
+            pod = _POD.search((folder / "cgroup").read_text(errors="replace"))
+            if pod is not None:
+                known.append(f"pod {pod[1].replace('_', '-')}")
+        except OSError:
+            known = known or ["ended or of another host"]
+        return f"{pid} ({', '.join(known)})"
 
     def boot_id(self) -> str:
         """The identity of this boot, a UUID that the kernel draws at each start.

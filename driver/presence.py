@@ -62,12 +62,17 @@ def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> None:
         if error.code in (Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND):
             return
         raise
-    if mode.current:
+    if mode.current and not (device.gpu.resetless_mig and _is_empty(nvml, device, gpu)):
         raise DevicePresenceError(
             device.name,
             f"MIG mode is on for GPU {device.gpu.uuid}, so it cannot be used as a whole; "
             "turn it off (nvidia-smi -mig 0) or claim a MIG device",
         )
+
+
+def _is_empty(nvml: Nvml, device: Device, gpu: DeviceHandle) -> bool:
+    """Whether there is no instance, so that MIG mode can be turned off for the claim."""
+    return not any(nvml.gpu_instances(gpu, profile.id) for profile in device.gpu.profiles)
 
 
 def _partition(nvml: Nvml, device: Device, gpu: DeviceHandle, mig: MigDevice) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cdi.claimspec import claim_spec
 from cdi.devicenodes import DeviceNodeError, gpu_edits, mig_edits
@@ -20,6 +21,15 @@ from kubeletplugin.settings import Settings
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerDevice:
+    """A device for a container; of a MIG device, the ids of the instances that it is now."""
+
+    device: Device
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
 class ClaimSpecs:
     """Makes CDI specs. Every call reads the file system, so it belongs into a thread."""
 
@@ -29,7 +39,7 @@ class ClaimSpecs:
         self._common: tuple[str, ContainerEdits] | None = None
         self._warned: set[str] = set()
 
-    def build(self, claim_uid: str, devices: Sequence[Device], driver_version: str) -> bytes:
+    def build(self, claim_uid: str, devices: Sequence[ContainerDevice], driver_version: str) -> bytes:
         """The claim's spec as JSON.
 
         Raises:
@@ -37,26 +47,26 @@ class ClaimSpecs:
             DriverRootError: the driver root has no libcuda of this version.
             SpecError: a name that CDI does not allow.
         """
-        edits = {device.name: self._of_device(device) for device in devices}
+        edits = {item.device.name: self._of_device(item) for item in devices}
         return to_json(claim_spec(claim_uid, edits, self._of_all(driver_version)))
 
-    def _of_device(self, device: Device) -> ContainerEdits:
-        gpu, proc_root = device.gpu, self._settings.proc_root
+    def _of_device(self, item: ContainerDevice) -> ContainerEdits:
+        device, gpu, proc_root = item.device, item.device.gpu, self._settings.proc_root
         dev_root, host_dev_root = self._settings.dev_roots()
         if gpu.minor is None:
             raise DeviceNodeError(
                 f"device {device.name}: NVML does not tell the minor number of GPU {gpu.uuid}, so its node "
                 "is unknown"
             )
-        if device.mig is None:
+        if item.gpu_instance_id is None or item.compute_instance_id is None:
             return gpu_edits(dev_root, host_dev_root, gpu.minor, str(gpu.pci), proc_root=proc_root)
         return mig_edits(
             dev_root,
             host_dev_root,
             proc_root,
             gpu.minor,
-            device.mig.gpu_instance_id,
-            device.mig.compute_instance_id,
+            item.gpu_instance_id,
+            item.compute_instance_id,
         )
 
     def _of_all(self, driver_version: str) -> ContainerEdits:

@@ -67,12 +67,12 @@ class DraService:
 
     async def prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure:
         """Read, plan and carry out one claim; never raises for what is wrong with it."""
-        outcome = await self._carry_out("prepare", reference, self._prepare(reference, timeout))
+        outcome = await self._carry_out("prepare", reference, self._prepare(reference, timeout), timeout)
         assert outcome is not None
         return outcome
 
     async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure | None:
-        return await self._carry_out("unprepare", reference, self._unprepare(reference, timeout))
+        return await self._carry_out("unprepare", reference, self._unprepare(reference, timeout), timeout)
 
     async def _prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord:
         asked_at = boot_seconds()
@@ -88,13 +88,24 @@ class DraService:
         return record
 
     async def _carry_out(
-        self, operation: str, reference: ClaimReference, work: Coroutine[Any, Any, ClaimRecord | None]
+        self,
+        operation: str,
+        reference: ClaimReference,
+        work: Coroutine[Any, Any, ClaimRecord | None],
+        timeout: float,
     ) -> ClaimRecord | Failure | None:
         """Run ``work`` to its end even when the caller gives up, so that nothing stays half done."""
         task = asyncio.create_task(self._observed(operation, reference, work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-        return await asyncio.shield(task)
+        done, _ = await asyncio.wait([task], timeout=timeout)
+        if not done:
+            return Failure(
+                "InProgress",
+                f"claim {reference}: {operation} goes on, it has not ended within {timeout:.0f} s; "
+                "the next try will find it done",
+            )
+        return task.result()
 
     async def _observed(
         self, operation: str, reference: ClaimReference, work: Awaitable[ClaimRecord | None]

@@ -19,9 +19,11 @@ from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, ClaimError, ClaimReference
 from driver.devices import Device
 from driver.plan import PlannedDevice, PreparePlan, check_conflicts, plan_prepare
+from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.partitions import ClaimPartitions, MigHardware, release
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
 
@@ -33,7 +35,7 @@ _FILES_TIMEOUT_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-class Hardware(Protocol):
+class Hardware(MigHardware, Protocol):
     """What the engine needs to know of the node's GPUs."""
 
     async def devices(self, timeout: float) -> Mapping[str, Device]:
@@ -48,7 +50,7 @@ class Hardware(Protocol):
     async def verify(self, device: Device) -> None:
         """Ask the hardware whether the device is as the inventory says. Raises what names the difference."""
 
-    def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
+    def claim_spec(self, claim_uid: str, devices: Sequence[ContainerDevice]) -> bytes:
         """The claim's CDI spec. Blocking. Raises what names a missing file."""
 
 
@@ -114,6 +116,7 @@ class ClaimEngine:
 
         Raises:
             LockTimeout: another claim's work on the same GPU takes too long.
+            MigOperationError, NvmlError, NvmlUnavailable: a partition cannot be destroyed now.
             SpecFolderError, StoreError: repeating is safe.
         """
         deadline = time.monotonic() + timeout
@@ -124,6 +127,8 @@ class ClaimEngine:
             record = await self._store.run(lambda store: store.claims().get(uid))
             gpus = () if record is None else record.gpus
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
+                if record is not None:
+                    await release(self._hardware, record, self._boot_id)
                 await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
                 await self._store.run(lambda store: _forget(store, uid))
         self.changed.set()
@@ -153,10 +158,6 @@ class ClaimEngine:
         reference = plan.claim.reference
         with self._timed("presence"):
             await self._verify(plan)
-            devices = [item.device for item in plan.devices]
-            spec = await self._files(
-                f"make the CDI spec of {reference}", lambda: self._hardware.claim_spec(reference.uid, devices)
-            )
         wanted = ClaimRecord(
             reference,
             ClaimState.PREPARING,
@@ -165,36 +166,50 @@ class ClaimEngine:
             tuple(self._held(reference.uid, item) for item in plan.devices),
         )
         with self._timed("intent"):
-            before = await self._store.run(
+            before, begun = await self._store.run(
                 lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
             )
+        continued = before is not None and before.boot_id == self._boot_id
+        partitions = ClaimPartitions(self._hardware, self._store, begun, continued=continued)
         try:
+            with self._timed("devices"):
+                await partitions.make([item.device for item in plan.devices])
+            injected = [
+                ContainerDevice(item.device, held.gpu_instance_id, held.compute_instance_id)
+                for item, held in zip(plan.devices, partitions.record.devices, strict=True)
+            ]
             with self._timed("cdi-write"):
                 await self._files(
-                    f"write the CDI spec of {reference}", lambda: self._write(reference.uid, spec)
+                    f"write the CDI spec of {reference}", lambda: self._write(reference.uid, injected)
                 )
-            done = replace(wanted, state=ClaimState.PREPARED)
+            done = replace(partitions.record, state=ClaimState.PREPARED)
             if before is None or not _same(before, done):
                 with self._timed("commit"):
                     await self._store.run(lambda store: store.put(done))
         except BaseException:
-            if before is None:
-                await asyncio.shield(self._undo(reference))
+            await asyncio.shield(self._undo(reference, partitions, forget=before is None))
             raise
         self.changed.set()
         return done
 
-    async def _undo(self, reference: ClaimReference) -> None:
+    async def _undo(self, reference: ClaimReference, partitions: ClaimPartitions, *, forget: bool) -> None:
+        """Undo what this attempt did; the claim is forgotten only when nothing of it is left."""
         try:
-            await self._files(
-                f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
-            )
-            await self._store.run(lambda store: store.remove(reference.uid))
+            await partitions.undo()
+            if forget:
+                await self._files(
+                    f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
+                )
+                await self._store.run(lambda store: store.remove(reference.uid))
         except Exception as error:
             log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
 
     async def _verify(self, plan: PreparePlan) -> None:
-        checks = [self._hardware.verify(item.device) for item in plan.devices if not item.admin_access]
+        checks = [
+            self._hardware.verify(item.device)
+            for item in plan.devices
+            if not item.admin_access and item.device.partition is None
+        ]
         results = await asyncio.gather(*checks, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -215,9 +230,11 @@ class ClaimEngine:
             share_id=item.share_id,
             gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
             compute_instance_id=device.mig.compute_instance_id if device.mig else None,
+            profile_id=device.partition.profile.id if device.partition else None,
         )
 
-    def _write(self, uid: str, spec: bytes) -> None:
+    def _write(self, uid: str, devices: Sequence[ContainerDevice]) -> None:
+        spec = self._hardware.claim_spec(uid, devices)
         if self._specs.read(uid) != spec:
             self._specs.write(uid, spec)
 
@@ -251,8 +268,11 @@ class ClaimEngine:
 
 def _begin(
     store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, hardware: Hardware
-) -> ClaimRecord | None:
-    """Check the plan against the store and write the intent down; returns the claim's earlier record."""
+) -> tuple[ClaimRecord | None, ClaimRecord]:
+    """Check the plan against the store and write the intent down.
+
+    Returns the claim's earlier record, and the one to go on with: what exists of partitions is taken over.
+    """
     reference = plan.claim.reference
     given_up = store.unprepared_at(reference.uid)
     if given_up is not None and given_up >= asked_at:
@@ -271,9 +291,31 @@ def _begin(
     else:
         _check_same_hardware(before, wanted)
     check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
+    begun = wanted if before is None else _taken_over(before, wanted)
     if before is None or before.state is not ClaimState.PREPARED:
-        store.put(wanted)
-    return before
+        store.put(begun)
+    return before, begun
+
+
+def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
+    """What is wanted, with the instances that an earlier attempt of this boot has made."""
+    if before.boot_id != wanted.boot_id:
+        return wanted
+    earlier = {held.device: held for held in before.devices}
+    devices = []
+    for held in wanted.devices:
+        known = earlier.get(held.device)
+        if known is not None and held.profile_id is not None and known.profile_id == held.profile_id:
+            held = replace(
+                held,
+                uuid=known.uuid,
+                gpu_instance_id=known.gpu_instance_id,
+                compute_instance_id=known.compute_instance_id,
+            )
+        elif known is not None:
+            held = replace(held, restore_mig=known.restore_mig)
+        devices.append(held)
+    return replace(wanted, devices=tuple(devices))
 
 
 def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:

@@ -10,24 +10,26 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cdi.driverroot import DriverRoot, DriverRootError
 from driver.claim import ClaimError
 from driver.devices import Device, known_devices, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
-from driver.inventory import Inventory, PciAddress, UnreadableField, UnreadableGpu
+from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
-from kubeletplugin.claimspecs import ClaimSpecs
+from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
 from kubeletplugin.lanes import NODE_LANE, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.settings import Settings
+
+T = TypeVar("T")
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SLOWEST_READING_SECONDS = 3600.0
@@ -105,22 +107,40 @@ class GpuHardware:
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)
 
-    async def verify(self, device: Device) -> None:
+    def gpu(self, pci: PciAddress) -> Gpu | None:
+        return next((gpu for gpu in self._view.inventory.gpus if gpu.pci == pci), None)
+
+    async def on_gpu(self, gpu: Gpu, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
+        """Run a blocking function of NVML in the lane that the GPU's claims have.
+
+        Raises:
+            NvmlUnavailable: there is no NVML now.
+            LaneTimeout: no answer within ``timeout`` seconds.
+        """
         nvml = self._nvml
         if nvml is None:
-            raise NvmlUnavailable(f"device {device.name} cannot be checked: {self.unavailable}")
+            raise NvmlUnavailable(f"{call} is not possible: {self.unavailable}")
+        return await self._lanes.run(f"claims-gpu-{gpu.index}", call, lambda: function(nvml), timeout)
+
+    def describe_process(self, pid: int) -> str:
+        return self._roots.process(pid)
+
+    def driver_is_gone(self) -> bool:
+        return self._nvml is None and "DRIVER_NOT_LOADED" in self.unavailable
+
+    async def verify(self, device: Device) -> None:
         try:
-            await self._lanes.run(
-                f"claims-gpu-{device.gpu.index}",
+            await self.on_gpu(
+                device.gpu,
                 f"check of {device.name}",
-                lambda: verify(nvml, device),
+                lambda nvml: verify(nvml, device),
                 self._settings.nvml_timeout_seconds,
             )
         except DevicePresenceError:
             self._rescan.set()
             raise
 
-    def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
+    def claim_spec(self, claim_uid: str, devices: Sequence[ContainerDevice]) -> bytes:
         return self._claim_specs.build(claim_uid, devices, self._view.inventory.driver_version)
 
     async def run(self) -> None:

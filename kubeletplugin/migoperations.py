@@ -7,7 +7,7 @@ instance that its arguments name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from driver.nvml import (
     Code,
     DeviceHandle,
     GpuInstanceHandle,
+    GpuInstanceInfo,
     Nvml,
     NvmlError,
     RunningProcess,
@@ -87,10 +88,9 @@ def set_mode(nvml: Nvml, gpu: Gpu, enabled: bool, describe: DescribeProcess) -> 
 
 def find_gpu_instance(nvml: Nvml, gpu: Gpu, profile: MigProfile, placement: Placement) -> int | None:
     """The id of the GPU instance of exactly this profile at exactly this placement, if there is one."""
-    handle = _gpu(nvml, gpu)
-    for instance in nvml.gpu_instances(handle, profile.id, profile.instance_count):
-        if instance.placement == placement:
-            return nvml.gpu_instance_id_of(instance.handle)
+    for found_profile, instance in _gpu_instances(nvml, [profile], _gpu(nvml, gpu)):
+        if found_profile is profile and instance.placement == placement:
+            return instance.id
     return None
 
 
@@ -119,7 +119,7 @@ def create_gpu_instance(
             ) from error
         raise MigOperationError("MigCreate", f"GPU instance {what} cannot be made: {error}") from error
     try:
-        return nvml.gpu_instance_id_of(instance)
+        return nvml.gpu_instance_info(instance).id
     except NvmlError:
         # Without its id it could not be found again.
         nvml.destroy_gpu_instance(instance)
@@ -204,6 +204,21 @@ def _gpu(nvml: Nvml, gpu: Gpu) -> DeviceHandle:
     return handle
 
 
+def _gpu_instances(
+    nvml: Nvml, profiles: Iterable[MigProfile], handle: DeviceHandle
+) -> Iterator[tuple[MigProfile, GpuInstanceInfo]]:
+    """The GPU instances of these profiles; none with MIG mode off."""
+    for profile in profiles:
+        try:
+            instances = nvml.gpu_instances(handle, profile.id)
+        except NvmlError as error:
+            if error.code != Code.NOT_SUPPORTED:
+                raise
+            continue
+        for instance in instances:
+            yield profile, nvml.gpu_instance_info(instance)
+
+
 def _filling_profiles(nvml: Nvml, instance: GpuInstanceHandle) -> Iterable[int]:
     profiles = []
     for number in range(COMPUTE_INSTANCE_PROFILES):
@@ -266,15 +281,11 @@ def _processes(nvml: Nvml, handle: DeviceHandle) -> list[RunningProcess]:
 
 def _in_the_way(nvml: Nvml, gpu: Gpu, handle: DeviceHandle, placement: Placement) -> str:
     """Which instances that exist overlap the placement, in words."""
-    found = []
-    for profile in gpu.profiles:
-        for instance in nvml.gpu_instances(handle, profile.id, profile.instance_count):
-            if instance.placement.overlaps(placement):
-                number = nvml.gpu_instance_id_of(instance.handle)
-                place = f"{instance.placement.start}:{instance.placement.size}"
-                found.append(
-                    f"GPU instance {number} ({profile.profile} at {place}), not created by this driver"
-                )
+    found = [
+        f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start}), which no claim here has"
+        for profile, instance in _gpu_instances(nvml, gpu.profiles, handle)
+        if instance.placement.overlaps(placement)
+    ]
     if found:
         return "in the way: " + ", ".join(found)
     return "nothing overlaps its placement, so an engine that it needs is used up"
