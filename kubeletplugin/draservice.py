@@ -98,7 +98,7 @@ class DraService:
         task = asyncio.create_task(self._observed(operation, reference, work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-        done, _ = await asyncio.wait([task], timeout=timeout)
+        done, _ = await asyncio.wait([task], timeout=timeout + _LATE_SECONDS)
         if not done:
             return Failure(
                 "InProgress",

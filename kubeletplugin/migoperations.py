@@ -282,7 +282,7 @@ def _processes(nvml: Nvml, handle: DeviceHandle) -> list[RunningProcess]:
 def _in_the_way(nvml: Nvml, gpu: Gpu, handle: DeviceHandle, placement: Placement) -> str:
     """Which instances that exist overlap the placement, in words."""
     found = [
-        f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start}), which no claim here has"
+        f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start}), no claim has it"
         for profile, instance in _gpu_instances(nvml, gpu.profiles, handle)
         if instance.placement.overlaps(placement)
     ]
