@@ -26,6 +26,8 @@ from kubeletplugin.store import ClaimRecord, boot_seconds
 _MOST_SECONDS = 40.0
 """The kubelet gives up after 45 s; an answer must come before that."""
 _SHARE_OF_DEADLINE = 0.9
+_LATE_SECONDS = 1.0
+"""What the work itself says of being late tells more than that it is late, so it gets this much longer."""
 
 log = logging.getLogger(__name__)
 
