@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.devices import Device
-from driver.inventory import Engines, Inventory
-from driver.versions import UNKNOWN, semantic_version
+from driver.inventory import Engines, Inventory, NvLink
+from driver.migprofiles import Extensions, extensions
+from driver.versions import semantic_version
 
 MAX_STRING_BYTES = 64
 """Bytes in a string or version attribute (Kubernetes API, DeviceAttribute)."""
@@ -72,34 +73,47 @@ def _cut(text: str) -> str:
 
 
 def _engines(device: Device) -> Engines:
+    if device.partition is not None:
+        return device.partition.profile.engines
     return device.gpu.engines if device.mig is None else device.mig.engines
 
 
 def _memory(device: Device) -> str:
-    size = device.gpu.memory_bytes if device.mig is None else device.mig.memory_mib * _MIB
+    if device.partition is not None:
+        size = device.partition.profile.memory_mib * _MIB
+    else:
+        size = device.gpu.memory_bytes if device.mig is None else device.mig.memory_mib * _MIB
     return f"{size // _MIB}Mi" if size and size % _MIB == 0 else str(size)
 
 
-def _nvlink_domain(device: Device, inventory: Inventory) -> str:
-    if device.mig is not None or device.gpu.nvlink is None:
-        return device.uuid
-    return device.gpu.nvlink.domain
+def _profile(device: Device) -> str:
+    if device.partition is not None:
+        return device.partition.profile.profile
+    return "" if device.mig is None else device.mig.profile
 
 
-def _nvlink_version(device: Device, inventory: Inventory) -> str:
-    return UNKNOWN if device.mig is not None or device.gpu.nvlink is None else device.gpu.nvlink.version
+def _extensions(device: Device) -> Extensions:
+    mig = device.mig
+    if mig is not None:
+        return Extensions(mig.media_extensions, mig.all_media_extensions, mig.graphics)
+    return extensions(_profile(device))
 
 
-def _nvlink_links(device: Device, inventory: Inventory) -> int:
-    return 0 if device.mig is not None or device.gpu.nvlink is None else device.gpu.nvlink.links
+def _own_identity(device: Device) -> str:
+    """What no other device has: the UUID, or the name of a partition, which has none yet.
+
+    The parent's UUID would not do: two partitions of one GPU would match each other by it.
+    """
+    return device.uuid or device.name
 
 
-def _nvlink_peers(device: Device, inventory: Inventory) -> int:
-    return 0 if device.mig is not None or device.gpu.nvlink is None else device.gpu.nvlink.peers
+def _nvlink(device: Device) -> NvLink:
+    """NVLink as the device has it: a MIG device or a partition has none."""
+    return (device.gpu.nvlink if device.is_whole_gpu else None) or NvLink(_own_identity(device))
 
 
 def _fabric_clique(device: Device, inventory: Inventory) -> str:
-    return device.uuid if device.mig is not None else device.gpu.fabric_clique or device.uuid
+    return (device.gpu.fabric_clique if device.is_whole_gpu else None) or _own_identity(device)
 
 
 _FIRST = "0.1"
@@ -111,7 +125,7 @@ ATTRIBUTES = (
         "`gpu`, `mig`",
         "which kind of device this is",
         _FIRST,
-        lambda device, _: "gpu" if device.mig is None else "mig",
+        lambda device, _: "gpu" if device.is_whole_gpu else "mig",
     ),
     Attribute(
         "uuid",
@@ -183,7 +197,7 @@ ATTRIBUTES = (
         "such as `1g.10gb`, `1c.3g.40gb`; empty on a whole GPU",
         "NVML GetGpuInstanceProfileInfo",
         _FIRST,
-        lambda device, _: "" if device.mig is None else device.mig.profile,
+        lambda device, _: _profile(device),
     ),
     Attribute(
         "addressingMode",
@@ -223,7 +237,7 @@ ATTRIBUTES = (
         "number of active links; 0 on a MIG device",
         "NVML GetNvLinkState",
         _FIRST,
-        _nvlink_links,
+        lambda device, _: _nvlink(device).links,
     ),
     Attribute(
         "nvlinkVersion",
@@ -231,7 +245,7 @@ ATTRIBUTES = (
         "such as `4.0.0`; `0.0.0` without an active link",
         "NVML GetNvLinkVersion",
         _FIRST,
-        _nvlink_version,
+        lambda device, _: _nvlink(device).version,
     ),
     Attribute(
         "nvlinkDomain",
@@ -239,7 +253,7 @@ ATTRIBUTES = (
         "the same for GPUs of a node that reach each other over NVLink; else the device's own UUID",
         "computed from the links",
         _FIRST,
-        _nvlink_domain,
+        lambda device, _: _nvlink(device).domain,
     ),
     Attribute(
         "nvlinkPeers",
@@ -247,7 +261,7 @@ ATTRIBUTES = (
         "number of GPUs of the node that are one link, or one switch fabric, away",
         "computed from the links",
         _FIRST,
-        _nvlink_peers,
+        lambda device, _: _nvlink(device).peers,
     ),
     Attribute(
         "fabricClique",
@@ -271,7 +285,7 @@ ATTRIBUTES = (
         "whether the profile is a `+me` or `+me.all`; false on a whole GPU",
         "the profile",
         _FIRST,
-        lambda device, _: device.mig is not None and device.mig.media_extensions,
+        lambda device, _: _extensions(device).media,
     ),
     Attribute(
         "allMediaExtensions",
@@ -279,7 +293,7 @@ ATTRIBUTES = (
         "whether the profile is a `+me.all`; false on a whole GPU",
         "the profile",
         _FIRST,
-        lambda device, _: device.mig is not None and device.mig.all_media_extensions,
+        lambda device, _: _extensions(device).all_media,
     ),
     Attribute(
         "graphics",
@@ -287,7 +301,7 @@ ATTRIBUTES = (
         "whether the profile is a `+gfx`; false on a whole GPU",
         "the profile",
         _FIRST,
-        lambda device, _: device.mig is not None and device.mig.graphics,
+        lambda device, _: _extensions(device).graphics,
     ),
 )
 

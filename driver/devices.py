@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 
+from driver.counters import CounterLayout
 from driver.exclusion import Exclusion
-from driver.inventory import Gpu, Inventory, MigDevice, PciAddress, Placement
-from driver.names import gpu_name, mig_name, sort_key
+from driver.inventory import Gpu, Inventory, MigDevice, MigProfile, PciAddress, Placement
+from driver.migoffer import MigPolicy, MigWay, foreign_instances, mig_offer
+from driver.names import gpu_name, mig_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +39,131 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A GPU instance of a profile at a placement, to be made when a claim asks for it."""
+
+    profile: MigProfile
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
-    """One published device: its name, and the GPU or MIG device that it stands for."""
+    """One device that a claim may get: a whole GPU, a MIG device that exists, or a partition.
+
+    A partition is one also while its instance exists for a claim. ``counters`` is what it takes of its GPU's
+    shared counters, by name; empty where the GPU has none.
+    """
 
     name: str
     gpu: Gpu
     mig: MigDevice | None = None
+    partition: Partition | None = None
+    counters: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_whole_gpu(self) -> bool:
+        return self.mig is None and self.partition is None
 
     @property
     def uuid(self) -> str:
+        """The UUID; empty for a partition, which gets one when it is made."""
+        if self.partition is not None:
+            return ""
         return self.gpu.uuid if self.mig is None else self.mig.uuid
 
     @property
     def footprint(self) -> Footprint:
-        if self.mig is None:
-            return Footprint(self.gpu.pci)
-        return Footprint(self.gpu.pci, self.mig.placement, self.mig.compute_placement)
+        if self.partition is not None:
+            return Footprint(self.gpu.pci, self.partition.placement)
+        if self.mig is not None:
+            return Footprint(self.gpu.pci, self.mig.placement, self.mig.compute_placement)
+        return Footprint(self.gpu.pci)
 
 
-def known_devices(inventory: Inventory) -> dict[str, Device]:
-    """Every device that a claim may name, by name: those on offer, and those that are not any more.
+OwnInstances = Mapping[PciAddress, frozenset[int]]
+"""The ids of the GPU instances that this driver made, by GPU."""
 
-    The latter are excluded GPUs, and whole GPUs in MIG mode.
+
+def known_devices(inventory: Inventory, own_instances: OwnInstances) -> dict[str, Device]:
+    """Every device that a claim may name, by name: those on offer, and those that are not, or not any more.
+
+    An instance that we did not make hides the partition of the same name.
     """
-    devices = [Device(gpu_name(gpu.pci), gpu) for gpu in inventory.gpus]
-    devices += [Device(mig_name(gpu.pci, mig), gpu, mig) for gpu in inventory.gpus for mig in gpu.mig_devices]
-    return {device.name: device for device in devices}
+    devices: dict[str, Device] = {}
+    for gpu in inventory.gpus:
+        own = own_instances.get(gpu.pci, frozenset())
+        devices |= {device.name: device for device in (_whole(gpu), *_partitions(gpu), *_existing(gpu, own))}
+    return devices
 
 
-def offered_devices(inventory: Inventory, exclusion: Exclusion) -> tuple[Device, ...]:
-    """The devices that this node offers, by PCI address and then placement.
+def offered_devices(
+    inventory: Inventory,
+    exclusion: Exclusion,
+    own_instances: OwnInstances,
+    policy: MigPolicy,
+    *,
+    counters: bool = True,
+) -> tuple[Device, ...]:
+    """The devices that this node offers: GPUs by PCI address, each as ``mig_offer`` tells.
 
-    A GPU in MIG mode is offered only as its MIG devices, also when there is none yet: it cannot run CUDA as a
-    whole. Excluded GPUs are not offered in any form.
+    The scheduler takes the first that fits, so of one GPU those come first that leave most room for others:
+    existing instances, partitions as :func:`_by_what_they_spoil`, and the whole GPU last. Excluded GPUs are
+    not offered in any form.
     """
     devices: list[Device] = []
     for gpu in inventory.gpus:
-        if exclusion.excludes(gpu):
-            continue
-        if not gpu.mig_enabled:
-            devices.append(Device(gpu_name(gpu.pci), gpu))
-        devices += [Device(mig_name(gpu.pci, mig), gpu, mig) for mig in gpu.mig_devices]
-    return tuple(sorted(devices, key=lambda device: sort_key(device.name)))
+        if not exclusion.excludes(gpu):
+            own = own_instances.get(gpu.pci, frozenset())
+            devices += _of_gpu(gpu, own, mig_offer(gpu, own, policy, counters=counters).way)
+    return tuple(devices)
+
+
+def _of_gpu(gpu: Gpu, own: frozenset[int], way: MigWay) -> list[Device]:
+    devices = list(_existing(gpu, own)) if way.offers_instances else []
+    drawn = [_whole(gpu)] if way.offers_whole_gpu else []
+    if not way.offers_partitions:
+        return devices + drawn
+    foreign = foreign_instances(gpu, own)
+    free = [
+        device
+        for device in _by_what_they_spoil(_partitions(gpu))
+        if not any(device.footprint.overlaps(Footprint(gpu.pci, one.placement)) for one in foreign)
+    ]
+    layout = CounterLayout.of(gpu)
+    return devices + [replace(device, counters=_taken(layout, device)) for device in free + drawn]
+
+
+def _taken(layout: CounterLayout, device: Device) -> tuple[tuple[str, int], ...]:
+    partition = device.partition
+    taken = layout.partition(partition.profile, partition.placement) if partition else layout.whole()
+    return tuple(taken.items())
+
+
+def _whole(gpu: Gpu) -> Device:
+    return Device(gpu_name(gpu.pci), gpu)
+
+
+def _existing(gpu: Gpu, own: frozenset[int]) -> Iterator[Device]:
+    """The MIG devices that we did not make, by placement."""
+    for mig in gpu.mig_devices:
+        if mig.gpu_instance_id not in own:
+            yield Device(mig_name(gpu.pci, mig.profile, mig.placement, mig.compute_placement), gpu, mig)
+
+
+def _partitions(gpu: Gpu) -> Iterator[Device]:
+    for profile in gpu.profiles:
+        for placement in profile.placements:
+            name = mig_name(gpu.pci, profile.profile, placement)
+            yield Device(name, gpu, partition=Partition(profile, placement))
+
+
+def _by_what_they_spoil(partitions: Iterable[Device]) -> list[Device]:
+    """Small ones first, of equals those with fewer engines, then those that block fewest other partitions."""
+    every = [(device, device.partition) for device in partitions if device.partition]
+
+    def spoils(item: tuple[Device, Partition]) -> tuple[int, int, int, int]:
+        profile, placement = item[1].profile, item[1].placement
+        blocked = sum(placement.overlaps(other.placement) for _, other in every)
+        return placement.size, sum(astuple(profile.engines)), blocked, placement.start
+
+    return [device for device, _ in sorted(every, key=spoils)]

@@ -16,19 +16,27 @@ from driver.enumerations import (
     ARCHITECTURES,
     BRANDS,
     CORES_PER_MULTIPROCESSOR,
+    HOPPER,
     NVLINK_VERSIONS,
+    UNKNOWN_ARCHITECTURE,
 )
 from driver.fieldreader import FieldReader
 from driver.hostfiles import HostRoots
-from driver.inventory import Engines, Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
-from driver.migdevices import read_mig_devices
-from driver.migprofiles import whole_gpu_engines
+from driver.inventory import (
+    Engines,
+    Gpu,
+    Inventory,
+    MigProfile,
+    PciAddress,
+    UnreadableField,
+    UnreadableGpu,
+)
+from driver.migdevices import read_mig
+from driver.migprofiles import read_profiles, whole_gpu_engines, with_placements
 from driver.nvml import (
-    GPU_INSTANCE_PROFILES,
     MAX_NVLINKS,
     Code,
     DeviceHandle,
-    GpuInstanceProfile,
     MigMode,
     Nvml,
     NvmlError,
@@ -95,8 +103,14 @@ def read_node(nvml: Nvml, roots: HostRoots) -> NodeReading:
     )
 
 
-def read_gpu(nvml: Nvml, roots: HostRoots, index: int) -> GpuReading | UnreadableGpu:
-    """Read the GPU with this NVML index. Never raises for anything that NVML or sysfs answers."""
+def read_gpu(
+    nvml: Nvml, roots: HostRoots, index: int, earlier: GpuReading | None = None
+) -> GpuReading | UnreadableGpu:
+    """Read the GPU with this NVML index. Never raises for anything that NVML or sysfs answers.
+
+    What the driver fixes for a GPU and its MIG mode (engines, profiles, placements) is taken over from an
+    ``earlier`` reading, which must be of the same driver.
+    """
     known_as = f"index {index}"
     try:
         handle = nvml.device_by_index(index)
@@ -105,7 +119,7 @@ def read_gpu(nvml: Nvml, roots: HostRoots, index: int) -> GpuReading | Unreadabl
             return UnreadableGpu(known_as, "nvmlDeviceGetUUID: the UUID is empty")
         known_as = uuid
         pci = PciAddress.parse(nvml.pci_bus_id(handle))
-        return _read_fields(nvml, roots, handle, Gpu(uuid=uuid, pci=pci, index=index))
+        return _read_fields(nvml, roots, handle, Gpu(uuid=uuid, pci=pci, index=index), earlier)
     except (NvmlError, ValueError) as error:
         return UnreadableGpu(known_as, str(error))
 
@@ -128,7 +142,9 @@ def assemble(node: NodeReading, readings: Sequence[GpuReading | UnreadableGpu]) 
     )
 
 
-def _read_fields(nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: Gpu) -> GpuReading:
+def _read_fields(
+    nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: Gpu, earlier: GpuReading | None
+) -> GpuReading:
     reader = FieldReader(identity.uuid)
     read = reader.read
     unsupported = [Code.NOT_SUPPORTED]
@@ -140,15 +156,22 @@ def _read_fields(nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: G
     mig_capable = mig_mode is not None and not is_vgpu
     mig_mode = mig_mode or MigMode(current=False, pending=False)
     capability = read("cudaComputeCapability", lambda: nvml.compute_capability(handle), None)
+    architecture = read("architecture", lambda: nvml.architecture(handle), -1)
+    geometry = _known_geometry(earlier, identity, mig_mode, mig_capable=mig_capable) or _read_geometry(
+        nvml, handle, reader, capability, mig_capable=mig_capable
+    )
+    mig_devices, gpu_instances = (
+        read_mig(nvml, handle, reader, geometry.profiles) if mig_mode.current else ((), ())
+    )
     gpu = replace(
         identity,
         minor=read("minor", lambda: nvml.minor_number(handle), None),
         product_name=read("productName", lambda: nvml.name(handle), ""),
         brand=BRANDS.get(read("brand", lambda: nvml.brand(handle), -1), ""),
-        architecture=ARCHITECTURES.get(read("architecture", lambda: nvml.architecture(handle), -1), ""),
+        architecture=ARCHITECTURES.get(architecture, ""),
         compute_capability=f"{capability[0]}.{capability[1]}.0" if capability else UNKNOWN,
         memory_bytes=read("memory", lambda: nvml.memory_bytes(handle), 0),
-        engines=_read_engines(nvml, handle, reader, capability, mig_capable=mig_capable),
+        engines=geometry.engines,
         addressing_mode=ADDRESSING_MODES.get(
             read("addressingMode", lambda: nvml.addressing_mode(handle), -1, absent=unsupported), ""
         ),
@@ -159,7 +182,10 @@ def _read_fields(nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: G
         mig_enabled=mig_mode.current,
         mig_pending=mig_mode.pending,
         is_vgpu=is_vgpu,
-        mig_devices=read_mig_devices(nvml, handle, reader) if mig_mode.current else (),
+        mig_devices=mig_devices,
+        profiles=geometry.profiles,
+        gpu_instances=gpu_instances,
+        resetless_mig=mig_capable and _resetless_mig(nvml, handle, reader, architecture),
     )
     links = None if gpu.mig_enabled else _read_links(nvml, handle, reader, gpu)
     return GpuReading(gpu, links, tuple(reader.failures))
@@ -173,40 +199,58 @@ def _fabric_clique(nvml: Nvml, handle: DeviceHandle) -> str | None:
     return f"{fabric.cluster_uuid}.{fabric.clique}"
 
 
-def _read_engines(
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """What a GPU is made of, and what it can be cut into."""
+
+    engines: Engines
+    profiles: tuple[MigProfile, ...]
+
+
+_GEOMETRY_FIELDS = ("cudaComputeCapability", "engines", "multiprocessors", "migProfiles")
+
+
+def _known_geometry(
+    earlier: GpuReading | None, identity: Gpu, mode: MigMode, *, mig_capable: bool
+) -> _Geometry | None:
+    """The geometry as read before, if it was read without a failure for this card in this MIG mode."""
+    if earlier is None:
+        return None
+    gpu = earlier.gpu
+    known = (gpu.uuid, gpu.mig_capable, gpu.mig_enabled)
+    if known != (identity.uuid, mig_capable, mode.current):
+        return None
+    if any(failure.field.startswith(_GEOMETRY_FIELDS) for failure in earlier.failures):
+        return None
+    return _Geometry(gpu.engines, gpu.profiles)
+
+
+def _read_geometry(
     nvml: Nvml,
     handle: DeviceHandle,
     reader: FieldReader,
     capability: tuple[int, int] | None,
     *,
     mig_capable: bool,
-) -> Engines:
-    """The engines of the whole GPU.
+) -> _Geometry:
+    """The engines of the whole GPU and its profiles.
 
     NVML counts only CUDA cores; the rest is known by the largest MIG profile, where there is one.
     """
-    profiles = _read_profiles(nvml, handle, reader) if mig_capable else []
+    profiles = read_profiles(nvml, handle, reader) if mig_capable else []
     engines = whole_gpu_engines(profiles)
     cores = reader.read("multiprocessors", lambda: nvml.cores(handle), 0, absent=[Code.NOT_SUPPORTED])
     per_multiprocessor = CORES_PER_MULTIPROCESSOR.get(capability) if capability else None
     if cores and per_multiprocessor:
-        return replace(engines, multiprocessors=cores // per_multiprocessor)
-    return engines
+        engines = replace(engines, multiprocessors=cores // per_multiprocessor)
+    return _Geometry(engines, with_placements(nvml, handle, reader, profiles))
 
 
-def _read_profiles(nvml: Nvml, handle: DeviceHandle, reader: FieldReader) -> list[GpuInstanceProfile]:
-    """All profiles that the GPU has. With MIG mode off, older drivers tell none."""
-    profiles = []
-    for number in range(GPU_INSTANCE_PROFILES):
-        try:
-            profiles.append(nvml.gpu_instance_profile(handle, number))
-        except NvmlError as error:
-            if error.code == Code.GPU_IS_LOST:
-                raise
-            if error.code not in (Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT):
-                reader.note("engines", error)
-                break
-    return profiles
+def _resetless_mig(nvml: Nvml, handle: DeviceHandle, reader: FieldReader, architecture: int) -> bool:
+    """Whether MIG mode changes without a reset; where the driver does not tell, Hopper and later do."""
+    absent = [Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT, Code.FUNCTION_NOT_FOUND]
+    answer = reader.read("resetlessMig", lambda: nvml.resetless_mig(handle), None, absent=absent)
+    return HOPPER <= architecture < UNKNOWN_ARCHITECTURE if answer is None else answer
 
 
 def _read_links(nvml: Nvml, handle: DeviceHandle, reader: FieldReader, gpu: Gpu) -> GpuLinks | None:

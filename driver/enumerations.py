@@ -6,6 +6,9 @@ go-nvlib, which the existing driver publishes. A number that is not here becomes
 
 from __future__ import annotations
 
+HOPPER = 9
+UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
+
 ARCHITECTURES = {
     2: "Kepler",
     3: "Maxwell",
@@ -14,10 +17,10 @@ ARCHITECTURES = {
     6: "Turing",
     7: "Ampere",
     8: "Ada Lovelace",
-    9: "Hopper",
+    HOPPER: "Hopper",
     10: "Blackwell",
     13: "Rubin",
-    0xFFFFFFFF: "Unknown",
+    UNKNOWN_ARCHITECTURE: "Unknown",
 }
 
 BRANDS = {

@@ -100,12 +100,41 @@ class MigDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class MigProfile:
+    """A kind of GPU instance that a GPU can hold, and where.
+
+    ``id`` is what NVML creates it by; ``profile`` is NVML's text without the leading ``MIG``. ``engines`` and
+    ``memory_mib`` are those of one instance. ``instance_count`` is how many NVML says fit on an empty GPU; it
+    is known to be wrong on some boards. ``placements`` are by start.
+    """
+
+    id: int
+    profile: str
+    slices: int
+    memory_mib: int
+    instance_count: int
+    engines: Engines
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A GPU instance that exists, whether or not it has a compute instance."""
+
+    id: int
+    profile_id: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical (or virtual) GPU.
 
     ``memory_bytes`` is NVML's total, 0 if NVML does not tell. ``mig_enabled`` is the current MIG mode,
-    ``mig_pending`` the one after the next reset. ``mig_capable`` is false for a vGPU and for what answers
-    NOT_SUPPORTED. ``minor`` is the N of ``/dev/nvidiaN``, never a name.
+    ``mig_pending`` the one after the next reset; with ``resetless_mig`` the mode changes without one.
+    ``mig_capable`` is false for a vGPU and for what answers NOT_SUPPORTED. ``minor`` is the N of
+    ``/dev/nvidiaN``, never a name. ``profiles`` are known with MIG mode off too, by NVML's order of them;
+    ``gpu_instances`` are by placement, ``None`` when they could not be listed and nobody knows what is free.
     """
 
     uuid: str
@@ -128,6 +157,9 @@ class Gpu:
     mig_pending: bool = False
     is_vgpu: bool = False
     mig_devices: tuple[MigDevice, ...] = ()
+    profiles: tuple[MigProfile, ...] = ()
+    gpu_instances: tuple[GpuInstance, ...] | None = ()
+    resetless_mig: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,31 @@
-"""The MIG devices that exist on a GPU, read through NVML."""
+"""The MIG devices and GPU instances that exist on a GPU, read through NVML."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from driver.fieldreader import FieldReader
-from driver.inventory import MigDevice
+from driver.inventory import GpuInstance, MigDevice, MigProfile
 from driver.migprofiles import extensions, profile_in_device_name, profile_text
 from driver.nvml import Code, DeviceHandle, GpuInstanceInfo, MigAttributes, Nvml, NvmlError
 
 
-def read_mig_devices(nvml: Nvml, gpu: DeviceHandle, reader: FieldReader) -> tuple[MigDevice, ...]:
-    """Every MIG device of a GPU in MIG mode, by placement.
+def read_mig(
+    nvml: Nvml, gpu: DeviceHandle, reader: FieldReader, profiles: Sequence[MigProfile]
+) -> tuple[tuple[MigDevice, ...], tuple[GpuInstance, ...] | None]:
+    """Every MIG device and every GPU instance of a GPU in MIG mode, both by placement.
 
-    One that cannot be read is left out and noted as field ``migDevices[<index>]``; its siblings stay.
+    A MIG device that cannot be read is left out and noted as ``migDevices[<index>]``; its siblings stay.
+    The GPU instances are ``None``, and noted as ``gpuInstances``, unless all could be listed: what is in
+    nobody's list would look free.
 
     Raises:
         NvmlError: GPU_IS_LOST.
     """
-    count = reader.read("migDevices", lambda: nvml.max_mig_device_count(gpu), 0, absent=[Code.NOT_SUPPORTED])
     instances = _MigReader(nvml, gpu, reader)
+    listed = reader.read("gpuInstances", lambda: instances.list_gpu_instances(profiles), False)
+    count = reader.read("migDevices", lambda: nvml.max_mig_device_count(gpu), 0, absent=[Code.NOT_SUPPORTED])
     found = [
         device
         for index in range(count)
@@ -31,9 +37,8 @@ def read_mig_devices(nvml: Nvml, gpu: DeviceHandle, reader: FieldReader) -> tupl
             )
         )
     ]
-    return tuple(
-        sorted(found, key=lambda device: (device.placement, device.compute_placement or device.placement))
-    )
+    found.sort(key=lambda device: (device.placement, device.compute_placement or device.placement))
+    return tuple(found), instances.gpu_instances() if listed else None
 
 
 class _MigReader:
@@ -45,6 +50,25 @@ class _MigReader:
         self._reader = reader
         self._gpu_instances: dict[int, GpuInstanceInfo] = {}
         self._profile_names: dict[int, str] = {}
+
+    def list_gpu_instances(self, profiles: Sequence[MigProfile]) -> bool:
+        """Ask for the GPU instances of each profile, also those that have no compute instance yet."""
+        for profile in profiles:
+            for handle in self._nvml.gpu_instances(self._gpu, profile.id):
+                try:
+                    info = self._nvml.gpu_instance_info(handle)
+                except NvmlError as error:
+                    # Destroyed a moment ago.
+                    if error.code != Code.NOT_FOUND:
+                        raise
+                else:
+                    self._gpu_instances[info.id] = info
+        return True
+
+    def gpu_instances(self) -> tuple[GpuInstance, ...]:
+        """All that were met, by placement; those of unknown profiles through their MIG devices."""
+        found = [GpuInstance(one.id, one.profile_id, one.placement) for one in self._gpu_instances.values()]
+        return tuple(sorted(found, key=lambda one: one.placement))
 
     def device(self, index: int) -> MigDevice | None:
         """The MIG device in this slot, or ``None`` for an empty slot; indexes have holes."""

@@ -1,4 +1,4 @@
-"""MIG profiles: what their text says, and what a GPU's largest profile tells about the whole GPU."""
+"""MIG profiles: which a GPU has, what their text says, and what the largest tells about the whole GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driver.inventory import Engines
-from driver.nvml import GpuInstanceProfile
+from driver.fieldreader import FieldReader
+from driver.inventory import Engines, MigProfile, Placement
+from driver.nvml import GPU_INSTANCE_PROFILES, Code, DeviceHandle, GpuInstanceProfile, Nvml, NvmlError
+
+_LAST_PROFILE = 63
+"""Profiles of a driver that is newer than the binding are looked for up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +63,60 @@ def whole_gpu_engines(profiles: Sequence[GpuInstanceProfile]) -> Engines:
         jpeg_engines=max(engines.jpeg_engines for engines in largest),
         ofa_engines=max(engines.ofa_engines for engines in largest),
     )
+
+
+def read_profiles(nvml: Nvml, gpu: DeviceHandle, reader: FieldReader) -> list[GpuInstanceProfile]:
+    """All profiles that the GPU has, in NVML's order. With MIG mode off, older drivers tell none.
+
+    Raises:
+        NvmlError: GPU_IS_LOST.
+    """
+    profiles = []
+    for number in range(_LAST_PROFILE + 1):
+        try:
+            profiles.append(nvml.gpu_instance_profile(gpu, number))
+        except NvmlError as error:
+            if error.code == Code.GPU_IS_LOST:
+                raise
+            if error.code == Code.INVALID_ARGUMENT and number >= GPU_INSTANCE_PROFILES:
+                break
+            if error.code not in (Code.NOT_SUPPORTED, Code.INVALID_ARGUMENT):
+                reader.note("engines", error)
+                break
+    return profiles
+
+
+def with_placements(
+    nvml: Nvml, gpu: DeviceHandle, reader: FieldReader, profiles: Sequence[GpuInstanceProfile]
+) -> tuple[MigProfile, ...]:
+    """The profiles that a partition can be made of: those that have a text of their own and a placement.
+
+    One that cannot be read, or that has no text to tell it by, is left out and noted.
+
+    Raises:
+        NvmlError: GPU_IS_LOST.
+    """
+    found: dict[str, MigProfile] = {}
+    for profile in profiles:
+        field = f"migProfiles[{profile.id}]"
+        text = profile_text(profile.name, profile.slices, profile.slices)
+        if not text or text in found:
+            reader.note(field, ValueError(f"its name {profile.name!r} does not tell it from the others"))
+            continue
+        placements: tuple[Placement, ...] = reader.read(
+            field,
+            lambda profile_id=profile.id: nvml.gpu_instance_placements(gpu, profile_id),  # type: ignore[misc]
+            (),
+            absent=[Code.NOT_SUPPORTED],
+        )
+        if placements:
+            found[text] = MigProfile(
+                id=profile.id,
+                profile=text,
+                slices=profile.slices,
+                memory_mib=profile.memory_mib,
+                instance_count=profile.instance_count,
+                engines=profile.engines,
+                placements=placements,
+            )
+    return tuple(found.values())

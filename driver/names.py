@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 
-from driver.inventory import MigDevice, PciAddress
+from driver.inventory import PciAddress, Placement
 
 MAX_LENGTH = 63
 """Bytes in a device name (DNS-1123 label)."""
 
 _PLAIN_PROFILE = re.compile(r"(?:\d+c\.)?\d+g\.\d+gb(?:\+(?!no\.)[a-z]+(?:\.[a-z]+)?|-[a-z]+)?")
-_NAME = re.compile(
-    r"gpu-([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-9a-f])(?:-mig-(.+?)-(\d+)(?:-(\d+))?)?"
-)
+_NAME = re.compile(r"gpu-([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-9a-f])(?:$|-mig-)")
 
 
 def gpu_name(pci: PciAddress) -> str:
@@ -26,29 +24,24 @@ def gpu_name(pci: PciAddress) -> str:
     return "gpu-" + re.sub(r"[:.]", "-", str(pci))
 
 
-def mig_name(pci: PciAddress, mig: MigDevice) -> str:
-    """The name of a MIG device of the GPU at this address.
+def mig_name(
+    pci: PciAddress, profile: str, placement: Placement, compute_placement: Placement | None = None
+) -> str:
+    """The name of a MIG device, or a partition, of the GPU at this address.
 
-    Two MIG devices of one GPU that can be told apart by profile text and placement never share a name.
+    Two of one GPU that can be told apart by profile text and placement never share a name.
     """
     prefix = gpu_name(pci) + "-mig-"
-    suffix = f"-{mig.placement.start}"
-    if mig.compute_placement is not None:
-        suffix += f"-{mig.compute_placement.start}"
-    return prefix + _profile_label(mig.profile, MAX_LENGTH - len(prefix) - len(suffix)) + suffix
+    suffix = f"-{placement.start}"
+    if compute_placement is not None:
+        suffix += f"-{compute_placement.start}"
+    return prefix + _profile_label(profile, MAX_LENGTH - len(prefix) - len(suffix)) + suffix
 
 
-def sort_key(name: str) -> tuple[int, PciAddress, int, int, int, str]:
-    """Order of devices in a pool: by PCI address, the whole GPU first, then by placement.
-
-    Names that are not of this form come last, in text order.
-    """
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return 1, PciAddress(0, 0, 0, 0), 0, 0, 0, name
-    domain, bus, device, function, profile, start, compute_start = match.groups()
-    pci = PciAddress(int(domain, 16), int(bus, 16), int(device, 16), int(function, 16))
-    return 0, pci, int(profile is not None), int(start or 0), int(compute_start or 0), name
+def gpu_of(name: str) -> PciAddress | None:
+    """Where the GPU of the device with this name is; ``None`` if the name is not of this form."""
+    match = _NAME.match(name)
+    return None if match is None else PciAddress(*(int(number, 16) for number in match.groups()))
 
 
 def _profile_label(profile: str, room: int) -> str:

@@ -106,12 +106,14 @@ class GpuInstanceProfile:
     name: str
     slices: int
     memory_mib: int
+    instance_count: int
     engines: Engines
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInstanceInfo:
     handle: GpuInstanceHandle
+    id: int
     profile_id: int
     placement: Placement
 
@@ -175,7 +177,10 @@ COMPUTE_INSTANCE_PROFILES = int(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
 _NO_INSTANCE = 0xFFFFFFFF
 MAX_NVLINKS = int(pynvml.NVML_NVLINK_MAX_LINKS)
 GPU_INSTANCE_PROFILES = int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-"""Values of the profile enumeration that ``gpu_instance_profile`` takes: 0 up to this, without it."""
+"""Values of the profile enumeration that the binding knows: below this. A newer driver has more."""
+
+_ROOM_FOR_PLACEMENTS = 128
+_ROOM_FOR_GPU_INSTANCES = 64
 
 
 class Nvml:
@@ -343,12 +348,44 @@ class Nvml:
     def gpu_instance(self, device: DeviceHandle, gpu_instance_id: int) -> GpuInstanceInfo:
         call = pynvml.nvmlDeviceGetGpuInstanceById
         handle = _call("nvmlDeviceGetGpuInstanceById", call, device, gpu_instance_id)
-        info = _call("nvmlGpuInstanceGetInfo", pynvml.nvmlGpuInstanceGetInfo, handle)
+        return self.gpu_instance_info(GpuInstanceHandle(handle))
+
+    def gpu_instance_info(self, gpu_instance: GpuInstanceHandle) -> GpuInstanceInfo:
+        info = _call("nvmlGpuInstanceGetInfo", pynvml.nvmlGpuInstanceGetInfo, gpu_instance)
         return GpuInstanceInfo(
-            handle=GpuInstanceHandle(handle),
+            handle=gpu_instance,
+            id=int(info.id),
             profile_id=int(info.profileId),
             placement=Placement(int(info.placement.start), int(info.placement.size)),
         )
+
+    def gpu_instances(self, device: DeviceHandle, profile_id: int) -> tuple[GpuInstanceHandle, ...]:
+        """The GPU instances of one profile that exist; MIG mode must be on.
+
+        The count that NVML gives for a profile is wrong on some boards, so there is room for more.
+        """
+        found = (pynvml.c_nvmlGpuInstance_t * _ROOM_FOR_GPU_INSTANCES)()
+        count = ctypes.c_uint(_ROOM_FOR_GPU_INSTANCES)
+        call = pynvml.nvmlDeviceGetGpuInstances
+        _call("nvmlDeviceGetGpuInstances", call, device, profile_id, found, ctypes.byref(count))
+        return tuple(GpuInstanceHandle(handle) for handle in found[: count.value])
+
+    def gpu_instance_placements(self, device: DeviceHandle, profile_id: int) -> tuple[Placement, ...]:
+        """Where a GPU instance of this profile may be, by start, on a GPU that is empty."""
+        found = (pynvml.c_nvmlGpuInstancePlacement_t * _ROOM_FOR_PLACEMENTS)()
+        count = ctypes.c_uint(_ROOM_FOR_PLACEMENTS)
+        call = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+        name = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
+        _call(name, call, device, profile_id, found, ctypes.byref(count))
+        return tuple(sorted(Placement(int(one.start), int(one.size)) for one in found[: count.value]))
+
+    def resetless_mig(self, device: DeviceHandle) -> bool:
+        """Whether MIG mode changes without a reset of the GPU (field IS_RESETLESS_MIG_SUPPORTED)."""
+        field = int(pynvml.NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED)
+        (answer,) = _call("nvmlDeviceGetFieldValues", pynvml.nvmlDeviceGetFieldValues, device, [field])
+        if answer.nvmlReturn != Code.SUCCESS:
+            raise NvmlError("nvmlDeviceGetFieldValues", int(answer.nvmlReturn))
+        return bool(answer.value.uiVal)
 
     def compute_instance(
         self, gpu_instance: GpuInstanceHandle, compute_instance_id: int
@@ -374,9 +411,6 @@ class Nvml:
         return GpuInstanceHandle(
             _call("nvmlDeviceCreateGpuInstanceWithPlacement", call, device, profile_id, ctypes.byref(place))
         )
-
-    def gpu_instance_id_of(self, gpu_instance: GpuInstanceHandle) -> int:
-        return int(_call("nvmlGpuInstanceGetInfo", pynvml.nvmlGpuInstanceGetInfo, gpu_instance).id)
 
     def destroy_gpu_instance(self, gpu_instance: GpuInstanceHandle) -> None:
         _call("nvmlGpuInstanceDestroy", pynvml.nvmlGpuInstanceDestroy, gpu_instance)
@@ -470,6 +504,7 @@ def _profile(info: Any) -> GpuInstanceProfile:
         name=_field(info, "name"),
         slices=int(info.sliceCount),
         memory_mib=int(info.memorySizeMB),
+        instance_count=int(info.instanceCount),
         engines=Engines(
             multiprocessors=int(info.multiprocessorCount),
             copy_engines=int(info.copyEngineCount),

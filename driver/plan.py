@@ -141,7 +141,7 @@ def _config_for(
     claim: AllocatedClaim, result: AllocationResult, device: Device, configs: list[DeviceConfig]
 ) -> DeviceConfig | None:
     """The last entry that is meant for this result: later ones override earlier ones."""
-    wants_gpu = device.mig is None
+    wants_gpu = device.is_whole_gpu
     for entry, config in zip(reversed(claim.configs), reversed(configs), strict=True):
         fits = isinstance(config, GpuConfig) == wants_gpu
         if entry.names(result):

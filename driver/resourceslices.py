@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driver.attributes import attributes, capacity
 from driver.claim import DRIVER_NAME
-from driver.devices import Device
-from driver.inventory import Inventory
-from driver.names import sort_key
+from driver.counters import MAX_COUNTER_SETS, CounterLayout, counter_set, values
+from driver.devices import Device, OwnInstances
+from driver.inventory import Inventory, PciAddress
+from driver.migoffer import engines_of, foreign_instances
+from driver.names import gpu_name, gpu_of
+
+_NOWHERE = PciAddress(0, 0, 0, 0)
 
 MAX_DEVICES = 128
 """Devices in a slice (Kubernetes API, ResourceSliceMaxDevices)."""
@@ -19,43 +23,107 @@ MAX_DEVICES_WITH_EXTRAS = 64
 
 def published(device: Device, inventory: Inventory) -> dict[str, Any]:
     """A device as the API has it (``resource.k8s.io/v1`` Device)."""
-    return {
+    entry: dict[str, Any] = {
         "name": device.name,
         "attributes": attributes(device, inventory),
         "capacity": capacity(device),
     }
+    if device.counters:
+        counter_set_name = gpu_name(device.gpu.pci)
+        entry["consumesCounters"] = [
+            {"counterSet": counter_set_name, "counters": values(dict(device.counters))}
+        ]
+    return entry
 
 
-def desired(current: Iterable[dict[str, Any]], retained: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The devices to publish, in the order of a pool: PCI address, then placement.
+def counter_sets(
+    offered: Iterable[Device], own_instances: OwnInstances, held: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """The counter sets that the offered devices take from, as the API has them, by PCI address.
 
-    ``retained`` are devices in use as they were published last: one that has vanished from ``current`` stays.
+    ``held`` are the devices in use, as published.
     """
-    by_name = {device["name"]: device for device in retained}
-    by_name.update({device["name"]: device for device in current})
-    return sorted(by_name.values(), key=lambda device: sort_key(device["name"]))
+    gpus = {device.gpu.pci: device.gpu for device in offered if device.counters}
+    sets = []
+    for pci, gpu in sorted(gpus.items()):
+        foreign = foreign_instances(gpu, own_instances.get(pci, frozenset()))
+        totals = CounterLayout.of(gpu).beside(engines_of(gpu, instance) for instance in foreign)
+        sets.append(counter_set(gpu_name(pci), totals, held))
+    return sets
+
+
+def desired(
+    current: Iterable[dict[str, Any]],
+    retained: Iterable[dict[str, Any]],
+    counters: Iterable[dict[str, Any]] = (),
+) -> list[dict[str, Any]]:
+    """The devices to publish: the ``current`` ones in their order, and those in use that are gone from them.
+
+    ``retained`` are devices in use as they were published last. One that has vanished from ``current`` stays,
+    after the others of its GPU. It takes only from counters that there are now: a device that takes from one
+    that is not published makes the whole pool invalid.
+    """
+    known = {entry["name"]: set(entry["counters"]) for entry in counters}
+    by_name = {device["name"]: _with_known_counters(device, known) for device in retained}
+    offered = {device["name"]: device for device in current}
+    by_name |= offered
+    order = {name: number for number, name in enumerate(offered)}
+
+    def place(name: str) -> tuple[bool, PciAddress, bool, int, str]:
+        pci = gpu_of(name)
+        vanished = name not in order
+        return pci is None, pci or _NOWHERE, vanished, order.get(name, 0), name
+
+    return [by_name[name] for name in sorted(by_name, key=place)]
 
 
 def slice_specs(
-    devices: Sequence[dict[str, Any]], node_name: str, pool_name: str, driver: str = DRIVER_NAME
+    devices: Sequence[dict[str, Any]],
+    node_name: str,
+    pool_name: str,
+    driver: str = DRIVER_NAME,
+    counters: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
     """The specs of the pool's slices, in order; ``pool.generation`` is left to the publisher.
 
-    The size of a slice depends on the pool as a whole, so that devices do not move between slices when one of
-    them gets a taint beside others that have it. A pool without devices is one slice without ``devices``: "no
-    devices" is not "not published".
+    Slices of counter sets come first, so that no device is published before its counters. The size of a slice
+    depends on the pool as a whole, so that devices do not move between slices when one of them gets a taint
+    beside others that have it. A pool without devices is one slice without ``devices``: "no devices" is not
+    "not published".
     """
     extras = any(device.get("taints") or device.get("consumesCounters") for device in devices)
     size = MAX_DEVICES_WITH_EXTRAS if extras else MAX_DEVICES
-    chunks = [devices[start : start + size] for start in range(0, len(devices), size)] or [[]]
-    specs = []
-    for chunk in chunks:
-        spec: dict[str, Any] = {
+    contents = [{"sharedCounters": chunk} for chunk in _chunks(counters, MAX_COUNTER_SETS)]
+    contents += [{"devices": chunk} for chunk in _chunks(devices, size)]
+    return [
+        {
             "driver": driver,
             "nodeName": node_name,
-            "pool": {"name": pool_name, "resourceSliceCount": len(chunks)},
+            "pool": {"name": pool_name, "resourceSliceCount": len(contents) or 1},
+            **content,
         }
-        if chunk:
-            spec["devices"] = list(chunk)
-        specs.append(spec)
-    return specs
+        for content in contents or [{}]
+    ]
+
+
+def _chunks(entries: Sequence[dict[str, Any]], size: int) -> list[list[dict[str, Any]]]:
+    return [list(entries[start : start + size]) for start in range(0, len(entries), size)]
+
+
+def _with_known_counters(device: dict[str, Any], known: Mapping[str, set[str]]) -> dict[str, Any]:
+    if "consumesCounters" not in device:
+        return device
+    kept = [
+        {
+            "counterSet": entry["counterSet"],
+            "counters": {
+                name: value
+                for name, value in entry["counters"].items()
+                if name in known.get(entry["counterSet"], ())
+            },
+        }
+        for entry in device["consumesCounters"]
+    ]
+    kept = [entry for entry in kept if entry["counters"]]
+    rest = {key: value for key, value in device.items() if key != "consumesCounters"}
+    return rest | ({"consumesCounters": kept} if kept else {})

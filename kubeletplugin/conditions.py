@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from driver.inventory import Inventory
+from driver.inventory import Gpu, Inventory
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ class Conditions:
         self._standing = frozenset(now)
 
 
-def of_inventory(inventory: Inventory) -> list[Condition]:
-    """What is wrong with GPUs that were found, or were not."""
+def of_inventory(inventory: Inventory, without_devices: Sequence[Gpu]) -> list[Condition]:
+    """What is wrong with GPUs that were found, or were not; in MIG mode and ``without_devices``, or else."""
     found = [
         Condition("GpuUnreadable", f"GPU {lost.gpu} cannot be read and is not offered: {lost.reason}")
         for lost in inventory.unreadable_gpus
@@ -57,8 +57,7 @@ def of_inventory(inventory: Inventory) -> list[Condition]:
             f"GPU {gpu.pci} ({gpu.uuid}) is in MIG mode and has no instance, so it offers nothing: make "
             "instances with nvidia-smi mig -cgi, or turn MIG mode off with nvidia-smi -mig 0",
         )
-        for gpu in inventory.gpus
-        if gpu.mig_enabled and not gpu.mig_devices
+        for gpu in without_devices
     ]
     if inventory.waiting_for_driver:
         found.append(

@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from cdi.driverroot import DriverRoot, DriverRootError
 from driver.claim import ClaimError
-from driver.devices import Device, known_devices, offered_devices
+from driver.devices import Device, OwnInstances
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
+from driver.migoffer import mig_offer
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -27,7 +27,10 @@ from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
 from kubeletplugin.lanes import NODE_LANE, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.nodeview import NodeView, node_view
+from kubeletplugin.owninstances import merged, own_instances
 from kubeletplugin.settings import Settings
+from kubeletplugin.store import ClaimRecord
 
 T = TypeVar("T")
 
@@ -39,30 +42,38 @@ _REOPEN_SECONDS = 300.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What is derived from one inventory."""
+Records = Callable[[], Awaitable[Collection[ClaimRecord]]]
+"""The claims in the store now."""
 
-    inventory: Inventory
-    devices: dict[str, Device]
-    offered: tuple[Device, ...]
+
+async def no_records() -> Collection[ClaimRecord]:
+    """Where nothing is prepared."""
+    return ()
 
 
 class GpuHardware:
     """Discovery over time. ``changed`` is set when the inventory changed; whoever publishes clears it."""
 
     def __init__(
-        self, settings: Settings, lanes: Lanes, metrics: Metrics, announce: Announce = nobody
+        self,
+        settings: Settings,
+        lanes: Lanes,
+        metrics: Metrics,
+        announce: Announce = nobody,
+        records: Records = no_records,
     ) -> None:
         self._settings = settings
         self._conditions = Conditions(announce)
         self._lanes = lanes
         self._metrics = metrics
         self._roots = HostRoots(settings.proc_root, settings.sys_root)
+        self._boot_id = self._read_boot_id()
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
         self._nvml: Nvml | None = None
-        self._view = _View(Inventory(), {}, ())
+        self._records = records
+        self._counters = False
+        self._view = NodeView()
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
         self._node_reading: asyncio.Task[NodeReading] | None = None
@@ -85,8 +96,33 @@ class GpuHardware:
         """The devices to publish, in order."""
         return self._view.offered
 
+    @property
+    def own_instances(self) -> OwnInstances:
+        """The GPU instances that claims of this node held when the hardware was read."""
+        return self._view.own_instances
+
+    @property
+    def counts(self) -> bool:
+        """Whether any GPU would offer partitions if the API server stores counters."""
+        gpus = (gpu for gpu in self.inventory.gpus if not self._settings.exclusion.excludes(gpu))
+        own = self.own_instances
+        return any(
+            mig_offer(
+                gpu, own.get(gpu.pci, frozenset()), self._settings.mig, counters=True
+            ).way.offers_partitions
+            for gpu in gpus
+        )
+
+    def offer(self, own: OwnInstances, *, counters: bool) -> None:
+        """Offer anew: ``own`` are instances that are ours too, ``counters`` what the API server stores."""
+        self._counters = counters
+        self._derive(self._view.inventory, merged(self._view.own_instances, own))
+
     def boot_id(self) -> str:
-        """The kernel's boot id, empty if it cannot be read."""
+        """The kernel's boot id when this process started, empty if it cannot be read."""
+        return self._boot_id
+
+    def _read_boot_id(self) -> str:
         try:
             return self._roots.boot_id()
         except OSError as error:
@@ -162,12 +198,15 @@ class GpuHardware:
         """Read everything once; false if the driver does not answer (``unavailable`` says why)."""
         started = time.monotonic()
         try:
+            before = await self._records()
             inventory = await self._read()
+            # Whoever held an instance while it was read is in one of the two.
+            after = await self._records()
         except (NvmlUnavailable, NvmlError, DriverRootError, LaneTimeout) as error:
             self._metrics.discovery_errors.inc()
             if self._node_has_no_gpu() and isinstance(error, NvmlUnavailable | DriverRootError):
-                waiting = Condition("NoGpu", "this node has no NVIDIA GPU; waiting for one")
-                self._accept(Inventory(), [waiting])
+                self._accept(Inventory(), {})
+                self._conditions.stand([Condition("NoGpu", "this node has no NVIDIA GPU; waiting for one")])
                 return True
             self.unavailable = str(error)
             self._conditions.stand(
@@ -175,7 +214,9 @@ class GpuHardware:
             )
             return False
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
-        self._accept(inventory, of_inventory(inventory))
+        own = [own_instances(records, inventory, self._boot_id) for records in (before, after)]
+        self._accept(inventory, merged(*own))
+        self._conditions.stand(of_inventory(inventory, self._view.without_devices))
         return True
 
     def _node_has_no_gpu(self) -> bool:
@@ -250,11 +291,12 @@ class GpuHardware:
         nvml = self._nvml
         if nvml is None:
             return UnreadableGpu(f"index {index}", "NVML is not initialised")
+        earlier = self._last.get(index)
         try:
             return await self._lanes.run(
                 _reading_lane(index),
                 f"reading of GPU index {index}",
-                lambda: read_gpu(nvml, self._roots, index),
+                lambda: read_gpu(nvml, self._roots, index, earlier),
                 _SLOWEST_READING_SECONDS,
             )
         except LaneTimeout as error:
@@ -293,23 +335,30 @@ class GpuHardware:
                 return f"{busy} has not answered for {busy.seconds:.0f} s"
         return "its calls have not answered yet"
 
-    def _accept(self, inventory: Inventory, conditions: Sequence[Condition]) -> None:
+    def _accept(self, inventory: Inventory, own: OwnInstances) -> None:
         self.unavailable = ""
-        if not self.ready.is_set() or inventory != self._view.inventory:
-            offered = offered_devices(inventory, self._settings.exclusion)
-            self._view = _View(inventory, known_devices(inventory), offered)
+        known = (self._view.inventory, self._view.own_instances)
+        if not self.ready.is_set() or (inventory, own) != known:
+            self._derive(inventory, own)
             self._report(inventory)
             self.changed.set()
-        self._conditions.stand(conditions)
         self.ready.set()
+
+    def _derive(self, inventory: Inventory, own: OwnInstances) -> None:
+        settings, offers = self._settings, self._view.offers
+        self._view = node_view(inventory, own, settings.exclusion, settings.mig, counters=self._counters)
+        self._metrics.mig_without_instances.set(len(self._view.without_devices))
+        if self._view.offers != offers:
+            self._metrics.gpu_mig.clear()
+        for pci, offer in self._view.offers.items():
+            self._metrics.gpu_mig.labels(str(pci), offer.way).set(1)
+            if offers.get(pci) != offer:
+                log.info("GPU %s offers %s: %s", pci, offer.way.replace("-", " "), offer.reason)
 
     def _report(self, inventory: Inventory) -> None:
         metrics = self._metrics
         metrics.unreadable_gpus.set(len(inventory.unreadable_gpus))
         metrics.waiting_for_driver.set(inventory.waiting_for_driver)
-        metrics.mig_without_instances.set(
-            sum(gpu.mig_enabled and not gpu.mig_devices for gpu in inventory.gpus)
-        )
         log.info(
             "found %d GPUs, %d devices to offer, driver %s",
             len(inventory.gpus),

@@ -54,6 +54,17 @@ class Metrics:
             "GPUs in MIG mode that have no instance and so offer nothing.",
             registry=registry,
         )
+        self.gpu_mig = Gauge(
+            "gpudra_gpu_mig",
+            "1 for the way that each GPU goes: what of it is offered.",
+            ["gpu", "way"],
+            registry=registry,
+        )
+        self.counters_supported = Gauge(
+            "gpudra_counters_supported",
+            "Whether the API server stores shared counters, without which no partition is offered; 1 or 0.",
+            registry=registry,
+        )
         self.waiting_for_driver = Gauge(
             "gpudra_gpus_waiting_for_driver",
             "NVIDIA PCI functions that NVML does not list.",

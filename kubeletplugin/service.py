@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections.abc import Collection
 
 import grpc
 
@@ -41,6 +42,7 @@ from kubeletplugin.registration import Registration
 from kubeletplugin.reports import ClaimReports, NodeReports
 from kubeletplugin.settings import Settings
 from kubeletplugin.sockets import SocketServer, socket_names
+from kubeletplugin.store import ClaimRecord
 from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
@@ -70,7 +72,9 @@ class Service:
         )
         self._events = EventRecorder(self._client, component=DRIVER_NAME, host=settings.node_name)
         self._reports = NodeReports(metrics, self._events, settings.node_name)
-        self._hardware = hardware = GpuHardware(settings, lanes, metrics, self._reports.warning)
+        self._hardware = hardware = GpuHardware(
+            settings, lanes, metrics, self._reports.warning, self._records
+        )
         self._boot_id = hardware.boot_id()
         self._engine = engine = ClaimEngine(
             hardware=hardware,
@@ -138,6 +142,9 @@ class Service:
             except* _Stopped:
                 log.info("stopped")
         self._store.close()
+
+    async def _records(self) -> Collection[ClaimRecord]:
+        return await self._store.run(lambda store: tuple(store.claims().values()))
 
     def _warn_of_cdi_folder(self) -> None:
         try:

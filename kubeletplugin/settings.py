@@ -11,6 +11,7 @@ from pathlib import Path
 
 from driver.claim import DRIVER_NAME
 from driver.exclusion import Exclusion, ExclusionError
+from driver.migoffer import MigPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Settings:
     sys_root: Path
     hooks: str
     exclusion: Exclusion
+    mig: MigPolicy
     http_address: tuple[str, int] | None
     rescan_seconds: float
     cleanup_seconds: float
@@ -98,6 +100,12 @@ _FLAGS = (
     _Flag(
         "exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"
     ),
+    _Flag(
+        "mig",
+        "dynamic",
+        "dynamic: MIG instances are made for claims, where API server and GPU allow it; static: those that "
+        "an administrator made are offered; off: whole GPUs only",
+    ),
     _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
     _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
     _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
@@ -157,6 +165,7 @@ def read(arguments: argparse.Namespace) -> Settings:
         sys_root=Path(values["sys-root"]),
         hooks=values["hooks"],
         exclusion=_exclusion(values["exclude"]),
+        mig=MigPolicy(_one_of(values, "mig", tuple(MigPolicy))),
         http_address=_address(values["http-address"]),
         rescan_seconds=_seconds(values, "rescan-seconds"),
         cleanup_seconds=_seconds(values, "cleanup-seconds"),

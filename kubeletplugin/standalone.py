@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import yaml
 from cdi.specfolder import SpecFolder
 from driver.claim import DRIVER_NAME, ClaimReference, read_claim
 from driver.nvml import call_of_thread
-from driver.resourceslices import desired, slice_specs
+from driver.resourceslices import counter_sets, desired, slice_specs
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
@@ -50,8 +50,11 @@ class Node:
 
     async def slices(self) -> list[dict[str, Any]]:
         """The ResourceSlices that the service would publish, as API objects."""
-        current = [self.hardware.published(device) for device in self.hardware.offered]
-        specs = slice_specs(desired(current, []), self.settings.node_name, self.settings.pool_name)
+        offered = self.hardware.offered
+        counters = counter_sets(offered, self.hardware.own_instances)
+        current = [self.hardware.published(device) for device in offered]
+        devices = desired(current, [])
+        specs = slice_specs(devices, self.settings.node_name, self.settings.pool_name, counters=counters)
         for spec in specs:
             spec["pool"]["generation"] = 1
         return [
@@ -92,12 +95,16 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
         StoreError: the store cannot be opened.
     """
     lanes, metrics = Lanes(call_of_thread), Metrics()
-    hardware = GpuHardware(settings, lanes, metrics)
-    if read_hardware and not await hardware.read_once():
-        raise StandaloneError(hardware.unavailable)
     opened, _ = open_store(settings.data_path)
     store = StoreThread(opened)
+
+    async def records() -> Collection[ClaimRecord]:
+        return await store.run(lambda target: tuple(target.claims().values()))
+
+    hardware = GpuHardware(settings, lanes, metrics, records=records)
     try:
+        if read_hardware and not await hardware.read_once():
+            raise StandaloneError(hardware.unavailable)
         boot_id = hardware.boot_id()
         await store.run(lambda target: target.enter_boot(boot_id))
         specs = SpecFolder(settings.cdi_root)

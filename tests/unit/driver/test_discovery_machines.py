@@ -11,6 +11,7 @@ from driver.devices import offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, discover
 from driver.exclusion import Exclusion
 from driver.inventory import Gpu, PciAddress, UnreadableGpu
+from driver.migoffer import MigPolicy
 from driver.resourceslices import published, slice_specs
 from tests.unit.driver.conftest import OpenNode
 from tests.unit.driver.slicevalidator import violations
@@ -118,7 +119,11 @@ def test_each_query_is_made_once_for_a_gpu(open_node: OpenNode) -> None:
     for symbol in ("Name", "Brand", "Architecture", "MemoryInfo", "MigMode", "PciInfo_v3", "NumGpuCores"):
         assert made[f"nvmlDeviceGet{symbol}"] == 8
     assert made["nvmlDeviceGetUUID"] == 8 + 7
-    assert made["nvmlDeviceGetGpuInstanceById"] == made["nvmlDeviceGetAttributes_v2"] == 7
+    assert made["nvmlGpuInstanceGetInfo"] == made["nvmlDeviceGetAttributes_v2"] == 7
+    assert made.get("nvmlDeviceGetGpuInstanceById", 0) == 0
+    profiles = 7
+    assert made["nvmlDeviceGetGpuInstances"] == profiles
+    assert made["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] == 8 * profiles
     assert made["nvmlDeviceGetGpuInstanceProfileInfoByIdV"] == 1
 
 
@@ -150,7 +155,7 @@ def test_gpus_can_be_read_by_an_executor(open_node: OpenNode) -> None:
 )
 def test_b025_each_machine_makes_a_valid_pool(open_node: OpenNode, machine: str) -> None:
     inventory = open_node(machine).discover()
-    devices = offered_devices(inventory, Exclusion())
+    devices = offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
     specs = slice_specs([published(device, inventory) for device in devices], "node-1", "node-1")
     assert len(devices) == len({device.name for device in devices}) == len(inventory.gpus)
     assert violations([spec | {"pool": spec["pool"] | {"generation": 1}} for spec in specs]) == []
@@ -167,8 +172,8 @@ def test_b016_names_and_domains_do_not_follow_minors_and_indexes(open_node: Open
     assert [replace(gpu, minor=0, index=0) for gpu in after.gpus] == [
         replace(gpu, minor=0, index=0) for gpu in before.gpus
     ]
-    assert [device.name for device in offered_devices(after, Exclusion())] == [
-        device.name for device in offered_devices(before, Exclusion())
+    assert [device.name for device in offered_devices(after, Exclusion(), {}, MigPolicy.STATIC)] == [
+        device.name for device in offered_devices(before, Exclusion(), {}, MigPolicy.STATIC)
     ]
 
 

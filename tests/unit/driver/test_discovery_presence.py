@@ -8,12 +8,13 @@ import pytest
 
 from driver.devices import Device, offered_devices
 from driver.exclusion import Exclusion
+from driver.migoffer import MigPolicy
 from driver.presence import DeviceChanged, DevicePresenceError, verify
 from tests.unit.driver.conftest import OpenedNode, OpenNode
 
 
 def _devices(node: OpenedNode) -> tuple[Device, ...]:
-    return offered_devices(node.discover(), Exclusion())
+    return offered_devices(node.discover(), Exclusion(), {}, MigPolicy.STATIC)
 
 
 @pytest.mark.parametrize("machine", ["t4x4", "hgx-h100", "gb200-tray"])
@@ -54,6 +55,16 @@ def test_a_gpu_that_is_gone_is_refused(open_node: OpenNode) -> None:
 
 def test_b075_a_gpu_whose_mig_mode_was_turned_on_is_refused_as_a_whole(open_node: OpenNode) -> None:
     node = open_node("hgx-h100")
+    device = _devices(node)[0]
+    node.simulated.set_mig_mode(0)
+    verify(node.nvml, device)
+    node.simulated.create_mig(0, "1g.10gb")
+    with pytest.raises(DevicePresenceError, match=f"MIG mode is on for GPU {device.uuid}"):
+        verify(node.nvml, device)
+
+
+def test_b075_on_ampere_mig_mode_is_not_turned_off(open_node: OpenNode) -> None:
+    node = open_node("a100-pcie-pair")
     device = _devices(node)[0]
     node.simulated.set_mig_mode(0)
     with pytest.raises(DevicePresenceError, match=f"MIG mode is on for GPU {device.uuid}"):

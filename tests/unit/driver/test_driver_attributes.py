@@ -8,6 +8,7 @@ from driver.attributes import ATTRIBUTES, CAPACITIES, attributes, capacity
 from driver.devices import Device, offered_devices
 from driver.exclusion import Exclusion
 from driver.inventory import Engines, Gpu, Inventory, PciAddress, Placement
+from driver.migoffer import MigPolicy
 from tests.unit.driver.inventories import GIB, gpu, inventory, mig
 
 _DOCUMENT = Path(__file__).parents[3] / "docs/attributes.md"
@@ -23,7 +24,7 @@ _PARTED = gpu(
 )
 _UNREADABLE = Gpu(uuid="GPU-bare", pci=PciAddress(0, 0xCA, 0, 0), index=2)
 _NODE = inventory(_WHOLE, _PARTED, _UNREADABLE)
-_DEVICES = offered_devices(_NODE, Exclusion())
+_DEVICES = offered_devices(_NODE, Exclusion(), {}, MigPolicy.STATIC)
 _OPTIONAL = {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"}
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from driver.devices import offered_devices
 from driver.exclusion import Exclusion, ExclusionError
+from driver.migoffer import MigPolicy
 from tests.unit.driver.inventories import gpu, inventory, mig
 
 _FIRST = gpu(0x17, index=0)
@@ -24,7 +25,7 @@ _SECOND = gpu(0x65, index=1, product_name="Tesla T4", mig_enabled=True, mig_devi
     ],
 )
 def test_b014_excluded_gpus_are_not_offered_in_any_form(entry: str, left: list[str]) -> None:
-    devices = offered_devices(inventory(_FIRST, _SECOND), Exclusion.parse([entry]))
+    devices = offered_devices(inventory(_FIRST, _SECOND), Exclusion.parse([entry]), {}, MigPolicy.STATIC)
     assert [device.name for device in devices] == left
 
 

@@ -47,9 +47,9 @@ def test_the_profile_in_a_device_name() -> None:
 
 def test_the_largest_profiles_tell_the_engines_of_the_gpu() -> None:
     profiles = [
-        GpuInstanceProfile(14, "MIG 1g.24gb", 1, 24192, Engines(46, 1, 9, 9, 9, 9)),
-        GpuInstanceProfile(0, "MIG 4g.96gb", 4, 97280, Engines(188, 4, 4, 4, 4, 0)),
-        GpuInstanceProfile(32, "MIG 4g.96gb+gfx", 4, 97280, Engines(188, 4, 4, 4, 4, 1)),
+        GpuInstanceProfile(14, "MIG 1g.24gb", 1, 24192, 1, Engines(46, 1, 9, 9, 9, 9)),
+        GpuInstanceProfile(0, "MIG 4g.96gb", 4, 97280, 1, Engines(188, 4, 4, 4, 4, 0)),
+        GpuInstanceProfile(32, "MIG 4g.96gb+gfx", 4, 97280, 1, Engines(188, 4, 4, 4, 4, 1)),
     ]
     assert whole_gpu_engines(profiles) == Engines(188, 4, 4, 4, 4, 1)
     assert whole_gpu_engines([]) == Engines()

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.inventory import PciAddress, Placement
-from driver.names import gpu_name, mig_name, sort_key
-from tests.unit.driver.inventories import mig
+from driver.names import gpu_name, gpu_of, mig_name
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PCI = PciAddress(0, 0x65, 0, 0)
@@ -38,15 +37,12 @@ def test_b016_a_gpu_is_named_after_its_address(address: str, name: str) -> None:
     ],
 )
 def test_b027_variants_of_a_profile_have_their_own_names(profile: str, name: str) -> None:
-    assert mig_name(_PCI, mig(profile=profile)) == name
+    assert mig_name(_PCI, profile, Placement(0, 1)) == name
 
 
 def test_compute_instances_of_one_gpu_instance_add_their_own_start() -> None:
-    three = [
-        mig(4, 4, "1c.3g.20gb", compute_placement=Placement(start, 1), compute_instance_id=start)
-        for start in range(3)
-    ]
-    assert [mig_name(_PCI, one) for one in three] == [
+    names = [mig_name(_PCI, "1c.3g.20gb", Placement(4, 4), Placement(start, 1)) for start in range(3)]
+    assert names == [
         "gpu-0000-65-00-0-mig-1c3g20gb-4-0",
         "gpu-0000-65-00-0-mig-1c3g20gb-4-1",
         "gpu-0000-65-00-0-mig-1c3g20gb-4-2",
@@ -77,24 +73,17 @@ _PROFILES = st.one_of(st.tuples(_SIZES, _SUFFIXES).map("".join), st.text(max_siz
 @given(st.lists(_PROFILES, unique=True, min_size=2, max_size=2), st.integers(0, 2**32 - 1))
 def test_b027_any_two_profiles_have_two_valid_names(profiles: list[str], domain: int) -> None:
     pci = PciAddress(domain, 0x65, 0, 0)
-    names = {
-        mig_name(pci, mig(11, profile=profile, compute_placement=Placement(6, 1))) for profile in profiles
-    }
+    names = {mig_name(pci, profile, Placement(11, 1), Placement(6, 1)) for profile in profiles}
     assert len(names) == 2
     assert all(_LABEL.fullmatch(name) for name in names)
 
 
-def test_order_is_by_address_then_whole_gpu_then_placement() -> None:
-    ordered = [
-        "gpu-0000-65-00-0",
-        "gpu-0000-65-00-0-mig-3g40gb-0",
-        "gpu-0000-65-00-0-mig-1g10gb-4",
-        "gpu-0000-65-00-0-mig-1g10gb-10",
-        "gpu-0000-b5-00-0-mig-1c3g40gb-4-0",
-        "gpu-0000-b5-00-0-mig-1c3g40gb-4-2",
-        "gpu-0008-01-00-0",
-        "gpu-10000-01-00-0",
-        "something-else",
-    ]
-    shuffled = ordered[::2] + ordered[1::2]
-    assert sorted(shuffled, key=sort_key) == ordered
+@given(st.integers(0, 2**32 - 1), _PROFILES)
+def test_a_name_tells_where_the_gpu_is(domain: int, profile: str) -> None:
+    pci = PciAddress(domain, 0xCA, 0x1F, 7)
+    assert gpu_of(gpu_name(pci)) == gpu_of(mig_name(pci, profile, Placement(3, 1))) == pci
+
+
+@pytest.mark.parametrize("name", ["something-else", "gpu-0000-65-00-0x", "gpu-65-00-0"])
+def test_another_name_tells_nothing(name: str) -> None:
+    assert gpu_of(name) is None
