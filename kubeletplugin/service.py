@@ -44,6 +44,7 @@ from kubeletplugin.sockets import SocketServer, socket_names
 from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
+_DRAIN_SECONDS = 0.2
 _PROBE_SECONDS = 5.0
 _STARTING_SECONDS = 900.0
 
@@ -170,11 +171,12 @@ class Service:
         await self._stopping.wait()
         log.info("stopping: no new calls, those under way get %.1f s", _STOP_SECONDS)
         registration.withdraw()
-        if self._settings.delete_slices_on_exit:
-            await self._delete_slices()
-        await dra.stop(_STOP_SECONDS)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dra.stop(_STOP_SECONDS))
+            if self._settings.delete_slices_on_exit:
+                group.create_task(self._delete_slices())
         await registration.stop(0)
-        await self._dra.drain(_STOP_SECONDS)
+        await self._dra.drain(_DRAIN_SECONDS)
         raise _Stopped
 
     async def _delete_slices(self) -> None:
