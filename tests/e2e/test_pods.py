@@ -188,3 +188,14 @@ def test_the_claim_tells_what_was_prepared(node: ClusterGpuNode, pods: Pods) -> 
     (entry,) = wait_until(told, "status.devices of the claim", 10.0)
     assert entry["data"]["uuid"] == mig
     assert [(each["type"], each["status"]) for each in entry["conditions"]] == [("Ready", "True")]
+
+
+def test_b180_a_wrong_configuration_is_told_to_the_user(node: ClusterGpuNode, pods: Pods) -> None:
+    right = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+    for name, parameters in (("right", right), ("wrong", {**right, "sharring": {}})):
+        spec = claim_spec(exactly("gpu"), parameters=parameters)
+        pods.create(*pod(name, {"gpu": spec}, {"main": container("gpu")}))
+    assert len(pods.seen("right").gpus) == 1
+    assert "sharring" in pods.event("wrong", "FailedPrepareDynamicResources")
+    assert "sharring" in pods.event(pods.claim_of("wrong", "gpu")["metadata"]["name"], "sharring")
+    assert len(node.cdi_files()) == 1

@@ -84,6 +84,22 @@ def test_a_pod_outlives_a_killed_plugin_and_ends_once_it_is_back(node: ClusterGp
     assert [uuid in answer.stdout for uuid in (*stays, *goes)] == [True, False]
 
 
+def test_a_container_restarts_with_its_gpu_while_the_plugin_is_away(node: ClusterGpuNode, pods: Pods) -> None:
+    node.start_ready()
+    pods.create(*one_gpu("again", restart="Always"))
+    before = pods.seen("again")
+    node.kill()
+    assert node.cluster.node.ctr_exec("default", "again", "main", "kill", "1").returncode == 0
+
+    def restarted(found: dict[str, Any]) -> bool:
+        (status,) = found["status"]["containerStatuses"]
+        return status["restartCount"] == 1 and "running" in status["state"]
+
+    node.api.wait_for("v1", "Pod", "again", restarted, "to have restarted")
+    assert pods.seen("again") == before
+    node.start_ready()
+
+
 def test_b037_the_plugin_is_away_for_a_minute(node: ClusterGpuNode, pods: Pods) -> None:
     node.start_ready()
     pods.create(*one_gpu("before"))
