@@ -60,13 +60,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(chosen: Settings) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    from kube.configuration import ConfigurationError
     from kubeletplugin.service import serve
     from kubeletplugin.sockets import SocketError
     from kubeletplugin.store import StoreError
 
     try:
         serve(chosen)
-    except (SocketError, StoreError, OSError, ValueError) as error:
+    except (ConfigurationError, SocketError, StoreError, OSError, ValueError) as error:
         print(f"gpu-kubelet-plugin: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
