@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 _FILES_LANE = "files"
 _FILES_TIMEOUT_SECONDS = 10.0
+_MEND_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,32 @@ class ClaimEngine:
         found = await self._files("list the CDI folder", self._specs.claim_uids)
         known = set(await self.records())
         return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
+
+    async def mend(self) -> list[ClaimReference]:
+        """Write CDI specs again that prepared claims have lost; returns whose.
+
+        A container that is started again inside its pod uses its spec without a Prepare.
+        """
+        present = await self._files("list the CDI folder", self._specs.claim_uids)
+        lost = [
+            record
+            for uid, record in (await self.records()).items()
+            if uid not in present and record.state is ClaimState.PREPARED and record.boot_id == self._boot_id
+        ]
+        return [record.claim for record in lost if await self._mend(record)]
+
+    async def _mend(self, record: ClaimRecord) -> bool:
+        uid = record.claim.uid
+        known = await self._hardware.devices(_MEND_SECONDS)
+        devices = [known[held.device] for held in record.devices if held.device in known]
+        async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
+            if len(devices) != len(record.devices) or uid not in await self.records():
+                return False
+            spec = await self._files(
+                f"make the CDI spec of {record.claim}", lambda: self._hardware.claim_spec(uid, devices)
+            )
+            await self._files(f"write the CDI spec of {record.claim}", lambda: self._write(uid, spec))
+        return True
 
     async def _wait_restored(self, reference: ClaimReference, timeout: float) -> None:
         try:
