@@ -163,14 +163,16 @@ class Service:
         add_RegistrationServicer_to_server(self._registration, registration_server)
         dra = SocketServer(dra_server, self._dra_path)
         registration = SocketServer(registration_server, self._registration_path)
-        for socket in (dra, registration):
-            if socket.was_served():
-                log.warning("%s was served by another process; this one takes over", socket.path)
-            await socket.start()
-        log.info("serving %s, registered at %s", self._dra_path, self._registration_path)
-        await self._stopping.wait()
+        with contextlib.ExitStack() as bound:
+            for socket in (dra, registration):
+                if socket.was_served():
+                    log.warning("%s was served by another process; this one takes over", socket.path)
+                await socket.start()
+                # Also when another part of the service has failed, for the kubelet to know.
+                bound.callback(socket.withdraw)
+            log.info("serving %s, registered at %s", self._dra_path, self._registration_path)
+            await self._stopping.wait()
         log.info("stopping: no new calls, those under way get %.1f s", _STOP_SECONDS)
-        registration.withdraw()
         async with asyncio.TaskGroup() as group:
             group.create_task(dra.stop(_STOP_SECONDS))
             if self._settings.delete_slices_on_exit:
