@@ -87,6 +87,8 @@ class ClaimEngine:
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
         self.restored = asyncio.Event()
         """Set when the store holds all that is prepared on this node; nothing is prepared before."""
+        self.obstacle = ""
+        """What stands in the way of that; then a Prepare does not wait for it."""
 
     async def prepare(self, claim: AllocatedClaim, asked_at: float, timeout: float) -> ClaimRecord:
         """Make the claim's devices ready; repeated, check and mend them. Durable when this returns.
@@ -156,7 +158,11 @@ class ClaimEngine:
     async def _mend(self, record: ClaimRecord) -> bool:
         uid = record.claim.uid
         known = await self._hardware.devices(_MEND_SECONDS)
-        devices = [known[held.device] for held in record.devices if held.device in known]
+        devices = [
+            device
+            for held in record.devices
+            if (device := known.get(held.device)) is not None and device.uuid == held.uuid
+        ]
         async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
             if len(devices) != len(record.devices) or uid not in await self.records():
                 return False
@@ -167,14 +173,16 @@ class ClaimEngine:
         return True
 
     async def _wait_restored(self, reference: ClaimReference, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self.restored.wait()
-        except TimeoutError:
+        if not self.obstacle:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self.restored.wait()
+        if not self.restored.is_set():
             raise ClaimError(
                 "NotReady",
-                f"claim {reference}: the store was damaged and is still being rebuilt; trying again is safe",
-            ) from None
+                f"claim {reference}: what is prepared on this node is not known yet: "
+                f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
+            )
 
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference

@@ -45,6 +45,7 @@ from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
 _DRAIN_SECONDS = 0.2
+_REBUILD_PAUSE_SECONDS = 10.0
 _PROBE_SECONDS = 5.0
 _STARTING_SECONDS = 900.0
 
@@ -147,13 +148,21 @@ class Service:
             log.warning("no claim can be prepared: %s", error)
 
     async def _restore(self) -> None:
-        count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+        while True:
+            try:
+                count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+                break
+            except SpecFolderError as error:
+                self._engine.obstacle = str(error)
+                log.warning("the store cannot be rebuilt: %s", error)
+                await asyncio.sleep(_REBUILD_PAUSE_SECONDS)
         if count or self._set_aside is not None:
             self._metrics.store_rebuilt.inc()
             what = f"damaged and moved to {self._set_aside}" if self._set_aside else "lost"
             text = f"the store was {what}; {count} claims were rebuilt from their CDI specs"
             log.warning("%s", text)
             self._reports.warning("StoreRebuilt", text)
+        self._engine.obstacle = ""
         self._engine.restored.set()
 
     async def _serve(self) -> None:
@@ -218,6 +227,8 @@ class Service:
         problems = []
         if self._hardware.unavailable:
             problems.append(f"the GPUs cannot be read: {self._hardware.unavailable}")
+        if self._engine.obstacle:
+            problems.append(f"what is prepared on this node is not known: {self._engine.obstacle}")
         if not self._registration.registered.is_set():
             refusal = self._registration.refusal
             problems.append(f"the kubelet refused the plugin: {refusal}" if refusal else "not registered yet")
