@@ -91,6 +91,11 @@ def socket_mounts(root: DriverRoot) -> list[Mount]:
     return mounts
 
 
+def socket_folders() -> tuple[PurePosixPath, ...]:
+    """Where sockets of the driver's daemons come and go."""
+    return tuple(PurePosixPath(name).parent for name in _SOCKETS)
+
+
 def graphics_mounts(root: DriverRoot) -> list[Mount]:
     """Files by which Vulkan, EGL, OptiX and the X server find the driver's libraries."""
     return [

@@ -20,12 +20,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cdi.devicenodes import control_edits
-from cdi.driverfiles import file_mount, firmware_mounts, graphics_mounts, program_mounts, socket_mounts
+from cdi.driverfiles import (
+    file_mount,
+    firmware_mounts,
+    graphics_mounts,
+    program_mounts,
+    socket_folders,
+    socket_mounts,
+)
 from cdi.driverroot import DriverRoot
-from cdi.hooks import HookTool
+from cdi.hooks import HOOK_FOLDERS, HookTool
 from cdi.libraries import Libraries, find_libraries, loader_folders
 from cdi.spec import ContainerEdits, Hook, Mount
 from cdi.wsl import is_wsl, wsl_edits
@@ -40,8 +47,7 @@ _ENVIRONMENT = ("NVIDIA_VISIBLE_DEVICES=void",)
 class CommonEdits:
     """The edits, and sentences for the log and an event about what a user may miss.
 
-    Edits without a warning stay true as long as the driver root holds the same driver version. Edits
-    with one should be made anew for the next claim: the cause may be gone by then.
+    They stay true for the same driver version as long as no folder of :func:`folders_read` changes.
     """
 
     edits: ContainerEdits
@@ -85,6 +91,21 @@ def common_edits(
             mounts=distinct_targets(mounts), hooks=_library_hooks(root, libraries, driver_version, hooks)
         )
     return CommonEdits(base + nodes + edits, _warnings(missing_nodes))
+
+
+def folders_read(root: DriverRoot, dev_root: Path) -> tuple[Path, ...]:
+    """The folders whose entries decide about :func:`common_edits`, those that do not exist too.
+
+    A daemon's socket that has gone, or a library that an installer replaces, would keep containers from
+    starting for as long as a mount of it is asked for.
+    """
+    folders = (
+        *socket_folders(),
+        *root.library_folders(),
+        *(PurePosixPath(folder) for folder in HOOK_FOLDERS),
+    )
+    below_root = (root.path / (root.resolve(folder) or folder) for folder in folders)
+    return tuple(dict.fromkeys((dev_root / "dev", *below_root)))
 
 
 def library_mounts(root: DriverRoot, libraries: Libraries) -> list[Mount]:

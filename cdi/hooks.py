@@ -15,7 +15,7 @@ from cdi.driverroot import PROGRAM_FOLDERS, DriverRoot
 from cdi.spec import Hook
 
 # The GPU operator installs its toolkit there, Talos its extension under usr/local/bin.
-_FOLDERS = (*PROGRAM_FOLDERS, "usr/local/nvidia/toolkit")
+HOOK_FOLDERS = (*PROGRAM_FOLDERS, "usr/local/nvidia/toolkit")
 _PROGRAMS = ("nvidia-cdi-hook", "nvidia-ctk")
 # Ubuntu's /sbin/ldconfig is a shell script, which cannot run with the container's root.
 _LDCONFIG = ("sbin/ldconfig.real", "usr/sbin/ldconfig.real", "sbin/ldconfig", "usr/sbin/ldconfig")
@@ -70,7 +70,7 @@ def find_hook_tool(roots: Sequence[DriverRoot]) -> HookTool | None:
     """The first hook program below these roots (the host's and the driver's), None when there is none."""
     for program in _PROGRAMS:
         for root in roots:
-            for folder in _FOLDERS:
+            for folder in HOOK_FOLDERS:
                 position = PurePosixPath(folder, program)
                 resolved = root.resolve_file(position)
                 if resolved is not None and (root.path / resolved).stat().st_mode & 0o111:

@@ -182,10 +182,13 @@ class SpecFolder:
             raise SpecFolderError(self.path, "list", error) from error
 
     def _unlink(self, name: str) -> None:
+        path = self.path / name
         try:
-            (self.path / name).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
-            raise SpecFolderError(self.path, f"remove {name}", error) from error
+            # A read-only file system refuses before it looks whether there is anything to remove.
+            if os.path.lexists(path):
+                raise SpecFolderError(self.path, f"remove {name}", error) from error
 
     def _is_abandoned(self, name: str) -> bool:
         try:

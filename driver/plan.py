@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from driver.claim import AllocatedClaim, AllocationResult, ClaimError, ClaimReference
-from driver.configuration import ConfigurationError, DeviceConfig, GpuConfig, parse
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
+
+if TYPE_CHECKING:
+    from driver.configuration import DeviceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,9 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
 
 
 def _parsed(parameters: object, where: str) -> DeviceConfig:
+    # Not at the top: it brings pydantic, 8 MiB that a node without configured claims need not hold.
+    from driver.configuration import ConfigurationError, parse
+
     try:
         return parse(parameters)
     except ConfigurationError as error:
@@ -141,15 +147,15 @@ def _config_for(
     claim: AllocatedClaim, result: AllocationResult, device: Device, configs: list[DeviceConfig]
 ) -> DeviceConfig | None:
     """The last entry that is meant for this result: later ones override earlier ones."""
-    wants_gpu = device.is_whole_gpu
+    wanted_kind = "GpuConfig" if device.is_whole_gpu else "MigDeviceConfig"
     for entry, config in zip(reversed(claim.configs), reversed(configs), strict=True):
-        fits = isinstance(config, GpuConfig) == wants_gpu
+        fits = config.kind == wanted_kind
         if entry.names(result):
             if not fits:
                 raise ClaimError(
                     "BadConfig",
                     f"{entry}: kind {config.kind} cannot be applied to device {device.name} of request "
-                    f"{result.request}; use {'GpuConfig' if wants_gpu else 'MigDeviceConfig'}",
+                    f"{result.request}; use {wanted_kind}",
                 )
             return config
         if not entry.requests and fits:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from kube.configuration import ApiClient, load_api_client
-from kube.errors import ApiError, ApiUnavailable
+from kube.errors import ApiError, ApiTooDeep, ApiUnavailable
 from kube.resources import Object, Resource
 
 JSON = "application/json"
@@ -74,7 +74,7 @@ def _watch_event(line: bytes) -> WatchEvent:
     try:
         event = json.loads(line)
         kind, item = event["type"], event["object"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ApiUnavailable(f"the watch sent something that is no event: {line[:200]!r}") from error
     if kind == "ERROR":
         raise ApiError.from_status(item)
@@ -261,6 +261,8 @@ class KubeClient:
             content: Object = json.loads(response.data)
         except ValueError as error:
             raise ApiUnavailable(f"{method} {self._host}{path}: the answer is not JSON: {error}") from error
+        except RecursionError:
+            raise ApiTooDeep(f"{method} {self._host}{path}: the answer is nested too deeply") from None
         return content
 
     def _send(

@@ -11,6 +11,10 @@ class ApiUnavailable(Exception):
     """No answer came from the API server: no connection, TLS failed, or time ran out. Worth a retry."""
 
 
+class ApiTooDeep(ApiUnavailable):
+    """The answer is JSON of more levels than can be read; users can write such objects."""
+
+
 class ApiError(Exception):
     """The API server answered with an error.
 

@@ -6,7 +6,7 @@ import asyncio
 
 from driver.claim import AllocatedClaim, ClaimError, ClaimReference, read_claim
 from kube.asyncclient import AsyncKubeClient
-from kube.errors import ApiError
+from kube.errors import ApiError, ApiTooDeep
 from kube.resources import RESOURCE_CLAIMS, Object
 
 
@@ -34,6 +34,6 @@ class ClaimSource:
             if error.not_found:
                 raise ClaimError("NotFound", f"claim {reference} does not exist in the API server") from None
             raise
-        except RecursionError:
+        except ApiTooDeep:
             raise ClaimError("BadConfig", f"claim {reference} is nested too deeply to be read") from None
         return read_claim(reference, found), found

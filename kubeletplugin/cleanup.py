@@ -1,4 +1,4 @@
-"""Clean-up: claims that the kubelet has forgotten, and CDI specs that no claim has."""
+"""Clean-up: claims that the kubelet has forgotten, CDI specs that no claim has, and those that are lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Awaitable
 
 from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
@@ -18,6 +19,7 @@ from kubeletplugin.store import ClaimRecord, ClaimState
 
 _UNPREPARE_SECONDS = 30.0
 _JITTER = 0.1
+_MEND_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +52,24 @@ class Cleanup:
     async def run(self) -> None:
         """Clean up now and then, for ever. The period varies, so that nodes do not ask all at once."""
         await self._engine.restored.wait()
+        due = time.monotonic()
         while True:
-            try:
-                await self.once()
-            except Exception as error:
-                log.warning("clean-up stopped half way, the next one goes on: %s", failure(error))
-            pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
-            await asyncio.sleep(min(pause, self._grace) if self._gone_since else pause)
+            await self._try("mending", self._mend())
+            if time.monotonic() >= due:
+                await self._try("clean-up", self.once())
+                pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
+                due = time.monotonic() + (min(pause, self._grace) if self._gone_since else pause)
+            await asyncio.sleep(max(0.0, min(_MEND_SECONDS, due - time.monotonic())))
+
+    async def _try(self, what: str, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            log.warning("%s stopped half way, the next one goes on: %s", what, failure(error))
+
+    async def _mend(self) -> None:
+        for claim in await self._engine.mend():
+            log.warning("the CDI spec of claim %s was gone and is written again", claim)
 
     async def once(self) -> None:
         """One round over the CDI folder and all claims in the store."""

@@ -60,13 +60,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(chosen: Settings) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    from kube.configuration import ConfigurationError
     from kubeletplugin.service import serve
     from kubeletplugin.sockets import SocketError
     from kubeletplugin.store import StoreError
 
     try:
         serve(chosen)
-    except (SocketError, StoreError, OSError, ValueError) as error:
+    except (ConfigurationError, SocketError, StoreError, OSError, ValueError) as error:
         print(f"gpu-kubelet-plugin: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
@@ -85,14 +86,14 @@ async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
     from kubeletplugin import standalone, tables
     from kubeletplugin.failures import failure
 
-    needs_hardware = parsed.command in ("inventory", "prepare")
     try:
-        async with standalone.open_node(chosen, read_hardware=needs_hardware) as node:
-            if parsed.command == "inventory":
-                slices = await node.slices()
-                text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
-                print(tables.inventory_table(slices) if parsed.output == "table" else text)
-            elif parsed.command == "prepare":
+        if parsed.command == "inventory":
+            slices = await standalone.inventory(chosen)
+            text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
+            print(tables.inventory_table(slices) if parsed.output == "table" else text)
+            return 0
+        async with standalone.open_node(chosen, read_hardware=parsed.command == "prepare") as node:
+            if parsed.command == "prepare":
                 claim = standalone.load_claim(parsed.filename, parsed.device, chosen.pool_name)
                 print(tables.claims_table([await node.prepare(claim)]))
             elif parsed.command == "unprepare":

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _FILES_LANE = "files"
 _FILES_TIMEOUT_SECONDS = 10.0
+_MEND_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ class ClaimEngine:
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
         self.restored = asyncio.Event()
         """Set when the store holds all that is prepared on this node; nothing is prepared before."""
+        self.obstacle = ""
+        """What stands in the way of that; then a Prepare does not wait for it."""
 
     async def prepare(self, claim: AllocatedClaim, asked_at: float, timeout: float) -> ClaimRecord:
         """Make the claim's devices ready; repeated, check and mend them. Durable when this returns.
@@ -144,15 +147,44 @@ class ClaimEngine:
         known = set(await self.records())
         return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
 
+    async def mend(self) -> list[ClaimReference]:
+        """Write CDI specs again that prepared claims have lost; returns whose.
+
+        A container that is started again inside its pod uses its spec without a Prepare.
+        """
+        present = await self._files("list the CDI folder", self._specs.claim_uids)
+        lost = [
+            record
+            for uid, record in (await self.records()).items()
+            if uid not in present and record.state is ClaimState.PREPARED and record.boot_id == self._boot_id
+        ]
+        return [record.claim for record in lost if await self._mend(record)]
+
+    async def _mend(self, record: ClaimRecord) -> bool:
+        uid = record.claim.uid
+        known = await self._hardware.devices(_MEND_SECONDS)
+        devices = [
+            ContainerDevice(known[held.device], held.gpu_instance_id, held.compute_instance_id)
+            for held in record.devices
+            if held.device in known
+        ]
+        async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
+            if len(devices) != len(record.devices) or uid not in await self.records():
+                return False
+            await self._files(f"write the CDI spec of {record.claim}", lambda: self._write(uid, devices))
+        return True
+
     async def _wait_restored(self, reference: ClaimReference, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self.restored.wait()
-        except TimeoutError:
+        if not self.obstacle:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self.restored.wait()
+        if not self.restored.is_set():
             raise ClaimError(
                 "NotReady",
-                f"claim {reference}: the store was damaged and is still being rebuilt; trying again is safe",
-            ) from None
+                f"claim {reference}: what is prepared on this node is not known yet: "
+                f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
+            )
 
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference

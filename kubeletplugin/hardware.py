@@ -25,7 +25,7 @@ from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
 from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
-from kubeletplugin.lanes import NODE_LANE, Lanes, LaneTimeout
+from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nodeview import NodeView, node_view
 from kubeletplugin.owninstances import merged, own_instances
@@ -248,7 +248,10 @@ class GpuHardware:
             )
         done, _ = await asyncio.wait([self._node_reading], timeout=self._settings.nvml_timeout_seconds)
         if not done:
-            raise LaneTimeout(f"NVML has not answered within {self._settings.nvml_timeout_seconds:g} s")
+            busy = self._busy(NODE_LANE)
+            raise LaneTimeout(
+                f"{busy or 'NVML'} has not answered within {self._settings.nvml_timeout_seconds:g} s"
+            )
         task, self._node_reading = self._node_reading, None
         return task.result()
 
@@ -308,7 +311,11 @@ class GpuHardware:
         if not task.done():
             if index not in self._hanging_gpus:
                 self._hanging_gpus.add(index)
-                log.warning("GPU index %d hangs: %s", index, self._hanging(index))
+                busy = self._busy(_reading_lane(index))
+                seconds = busy.seconds if busy else self._settings.nvml_timeout_seconds
+                log.warning(
+                    "GPU index %d hangs: %s has not answered for %.0f s", index, busy or "NVML", seconds
+                )
             return None
         if index in self._hanging_gpus:
             self._hanging_gpus.remove(index)
@@ -329,11 +336,8 @@ class GpuHardware:
         seconds = self._settings.nvml_timeout_seconds
         return UnreadableGpu(f"index {index}", f"NVML has not answered within {seconds:g} s")
 
-    def _hanging(self, index: int) -> str:
-        for busy in self._lanes.busy():
-            if busy.lane == _reading_lane(index):
-                return f"{busy} has not answered for {busy.seconds:.0f} s"
-        return "its calls have not answered yet"
+    def _busy(self, lane: str) -> Busy | None:
+        return next((busy for busy in self._lanes.busy() if busy.lane == lane), None)
 
     def _accept(self, inventory: Inventory, own: OwnInstances) -> None:
         self.unavailable = ""

@@ -22,6 +22,7 @@ from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.store import (
+    STORE_NAME,
     ClaimRecord,
     ClaimState,
     HeldDevice,
@@ -50,7 +51,7 @@ def open_store(data_path: Path) -> tuple[Store, Path | None]:
         (data_path / "locks").mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"the data folder {data_path} cannot be made: {error}") from error
-    path = data_path / "state.db"
+    path = data_path / STORE_NAME
     try:
         return Store(path), None
     except StoreCorrupt as error:

@@ -46,6 +46,8 @@ from kubeletplugin.store import ClaimRecord
 from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
+_DRAIN_SECONDS = 0.2
+_REBUILD_PAUSE_SECONDS = 10.0
 _PROBE_SECONDS = 5.0
 _STARTING_SECONDS = 900.0
 
@@ -153,13 +155,21 @@ class Service:
             log.warning("no claim can be prepared: %s", error)
 
     async def _restore(self) -> None:
-        count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+        while True:
+            try:
+                count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
+                break
+            except SpecFolderError as error:
+                self._engine.obstacle = str(error)
+                log.warning("the store cannot be rebuilt: %s", error)
+                await asyncio.sleep(_REBUILD_PAUSE_SECONDS)
         if count or self._set_aside is not None:
             self._metrics.store_rebuilt.inc()
             what = f"damaged and moved to {self._set_aside}" if self._set_aside else "lost"
             text = f"the store was {what}; {count} claims were rebuilt from their CDI specs"
             log.warning("%s", text)
             self._reports.warning("StoreRebuilt", text)
+        self._engine.obstacle = ""
         self._engine.restored.set()
 
     async def _serve(self) -> None:
@@ -169,19 +179,22 @@ class Service:
         add_RegistrationServicer_to_server(self._registration, registration_server)
         dra = SocketServer(dra_server, self._dra_path)
         registration = SocketServer(registration_server, self._registration_path)
-        for socket in (dra, registration):
-            if socket.was_served():
-                log.warning("%s was served by another process; this one takes over", socket.path)
-            await socket.start()
-        log.info("serving %s, registered at %s", self._dra_path, self._registration_path)
-        await self._stopping.wait()
+        with contextlib.ExitStack() as bound:
+            for socket in (dra, registration):
+                if socket.was_served():
+                    log.warning("%s was served by another process; this one takes over", socket.path)
+                await socket.start()
+                # Also when another part of the service has failed, for the kubelet to know.
+                bound.callback(socket.withdraw)
+            log.info("serving %s, registered at %s", self._dra_path, self._registration_path)
+            await self._stopping.wait()
         log.info("stopping: no new calls, those under way get %.1f s", _STOP_SECONDS)
-        registration.withdraw()
-        if self._settings.delete_slices_on_exit:
-            await self._delete_slices()
-        await dra.stop(_STOP_SECONDS)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(dra.stop(_STOP_SECONDS))
+            if self._settings.delete_slices_on_exit:
+                group.create_task(self._delete_slices())
         await registration.stop(0)
-        await self._dra.drain(_STOP_SECONDS)
+        await self._dra.drain(_DRAIN_SECONDS)
         raise _Stopped
 
     async def _delete_slices(self) -> None:
@@ -221,6 +234,8 @@ class Service:
         problems = []
         if self._hardware.unavailable:
             problems.append(f"the GPUs cannot be read: {self._hardware.unavailable}")
+        if self._engine.obstacle:
+            problems.append(f"what is prepared on this node is not known: {self._engine.obstacle}")
         if not self._registration.registered.is_set():
             refusal = self._registration.refusal
             problems.append(f"the kubelet refused the plugin: {refusal}" if refusal else "not registered yet")

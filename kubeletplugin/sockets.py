@@ -87,7 +87,8 @@ class SocketServer:
     def withdraw(self) -> None:
         """Take the file away, unless another process has put its own there meanwhile."""
         with contextlib.suppress(OSError):
-            if self._inode and self.path.stat().st_ino == self._inode:
+            inode, self._inode = self._inode, 0
+            if inode and self.path.stat().st_ino == inode:
                 self.path.unlink()
 
     async def stop(self, grace_seconds: float) -> None:

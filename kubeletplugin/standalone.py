@@ -13,20 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cdi.specfolder import SpecFolder
 from driver.claim import DRIVER_NAME, ClaimReference, read_claim
 from driver.nvml import call_of_thread
 from driver.resourceslices import counter_sets, desired, slice_specs
+from kubeletplugin.claimfile import ClaimFileError, read_claim_file
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
-from kubeletplugin.hardware import GpuHardware
+from kubeletplugin.hardware import GpuHardware, Records
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.rebuild import open_store, rebuild
 from kubeletplugin.settings import Settings
-from kubeletplugin.store import ClaimRecord, boot_seconds
+from kubeletplugin.store import STORE_NAME, ClaimRecord, Store, boot_seconds
 from kubeletplugin.storethread import StoreThread
 
 _TIMEOUT_SECONDS = 40.0
@@ -42,30 +41,9 @@ class StandaloneError(Exception):
 
 @dataclass(slots=True)
 class Node:
-    """This machine: its hardware, read once, and the claim engine."""
+    """This machine's claim engine."""
 
-    settings: Settings
-    hardware: GpuHardware
     engine: ClaimEngine
-
-    async def slices(self) -> list[dict[str, Any]]:
-        """The ResourceSlices that the service would publish, as API objects."""
-        offered = self.hardware.offered
-        counters = counter_sets(offered, self.hardware.own_instances)
-        current = [self.hardware.published(device) for device in offered]
-        devices = desired(current, [])
-        specs = slice_specs(devices, self.settings.node_name, self.settings.pool_name, counters=counters)
-        for spec in specs:
-            spec["pool"]["generation"] = 1
-        return [
-            {
-                "apiVersion": "resource.k8s.io/v1",
-                "kind": "ResourceSlice",
-                "metadata": {"name": f"{index:05x}-{DRIVER_NAME}-{self.settings.node_name}"},
-                "spec": spec,
-            }
-            for index, spec in enumerate(specs)
-        ]
 
     async def prepare(self, claim: Mapping[str, Any]) -> ClaimRecord:
         """Prepare an allocated ResourceClaim object. Raises what the engine raises."""
@@ -86,6 +64,53 @@ class Node:
         raise StandaloneError(f"no prepared claim is called {name}; list shows those that are")
 
 
+async def inventory(settings: Settings) -> list[dict[str, Any]]:
+    """The ResourceSlices that the service would publish, as API objects. Leaves nothing on the machine.
+
+    Raises:
+        StandaloneError: the hardware cannot be read.
+    """
+    hardware = GpuHardware(settings, Lanes(call_of_thread), Metrics(), records=_records_on_disk(settings))
+    await _read(hardware)
+    offered = hardware.offered
+    devices = desired([hardware.published(device) for device in offered], [])
+    counters = counter_sets(offered, hardware.own_instances)
+    specs = slice_specs(devices, settings.node_name, settings.pool_name, counters=counters)
+    for spec in specs:
+        spec["pool"]["generation"] = 1
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{index:05x}-{DRIVER_NAME}-{settings.node_name}"},
+            "spec": spec,
+        }
+        for index, spec in enumerate(specs)
+    ]
+
+
+def _records_on_disk(settings: Settings) -> Records:
+    """What is prepared here, of a store that is there already."""
+
+    async def records() -> Collection[ClaimRecord]:
+        path = settings.data_path / STORE_NAME
+        if not path.exists():
+            return ()
+        store = Store(path)
+        try:
+            with store.transaction():
+                return tuple(store.claims().values())
+        finally:
+            store.close()
+
+    return records
+
+
+async def _read(hardware: GpuHardware) -> None:
+    if not await hardware.read_once():
+        raise StandaloneError(hardware.unavailable)
+
+
 @contextlib.asynccontextmanager
 async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator[Node]:
     """Open the store and, if asked, read the hardware once.
@@ -103,8 +128,8 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
 
     hardware = GpuHardware(settings, lanes, metrics, records=records)
     try:
-        if read_hardware and not await hardware.read_once():
-            raise StandaloneError(hardware.unavailable)
+        if read_hardware:
+            await _read(hardware)
         boot_id = hardware.boot_id()
         await store.run(lambda target: target.enter_boot(boot_id))
         specs = SpecFolder(settings.cdi_root)
@@ -121,7 +146,7 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
             boot_id=boot_id,
         )
         engine.restored.set()
-        yield Node(settings, hardware, engine)
+        yield Node(engine)
     finally:
         await asyncio.to_thread(store.close)
 
@@ -143,12 +168,11 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
         StandaloneError: the file does not hold one claim, or the claim has no allocation and no devices were
             named.
     """
-    loaded = _only_claim(path)
-    spec = loaded.get("spec")
-    if loaded["kind"] == "ResourceClaimTemplate" and isinstance(spec, dict):
-        spec = spec.get("spec")
-    if not isinstance(spec, dict):
-        raise StandaloneError(f"the {loaded['kind']} in {path} has no spec")
+    try:
+        loaded = read_claim_file(path)
+    except ClaimFileError as error:
+        raise StandaloneError(str(error)) from None
+    spec = loaded["spec"]
     metadata = loaded.get("metadata") or {}
     namespace, name = metadata.get("namespace") or "default", metadata.get("name") or path.stem
     uid = metadata.get("uid") or str(uuid.uuid5(uuid.NAMESPACE_URL, f"{namespace}/{name}"))
@@ -162,26 +186,6 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
     if not claim["status"].get("allocation"):
         raise StandaloneError(f"claim {namespace}/{name} in {path}: {_UNALLOCATED}")
     claim["status"].setdefault("reservedFor", [{"resource": "pods", "name": "standalone", "uid": uid}])
-    return claim
-
-
-def _only_claim(path: Path) -> dict[str, Any]:
-    try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise StandaloneError(f"{path} cannot be read: {error}") from None
-    kinds = [document.get("kind") if isinstance(document, dict) else None for document in documents]
-    claims = [
-        document
-        for document, kind in zip(documents, kinds, strict=True)
-        if kind in ("ResourceClaim", "ResourceClaimTemplate")
-    ]
-    if len(claims) != 1:
-        found = ", ".join(kind or "something without a kind" for kind in kinds) or "nothing"
-        raise StandaloneError(
-            f"{path} must hold exactly one ResourceClaim or ResourceClaimTemplate; it holds {found}"
-        )
-    claim: dict[str, Any] = claims[0]
     return claim
 
 

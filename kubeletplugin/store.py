@@ -22,6 +22,8 @@ from driver.inventory import PciAddress, Placement
 from driver.plan import Holding
 
 SCHEMA_VERSION = 1
+STORE_NAME = "state.db"
+"""The store's file in the plugin's data folder."""
 LOCK_TIMEOUT_SECONDS = 10.0
 TOMBSTONE_SECONDS = 600.0
 
@@ -231,7 +233,7 @@ class Store:
                 record.state.value,
                 record.boot_id,
                 record.changed_at,
-                json.dumps([asdict(held) for held in record.devices], separators=(",", ":")),
+                json.dumps([_entry(held) for held in record.devices], separators=(",", ":")),
             ),
         )
         self._claims[record.claim.uid] = record
@@ -313,6 +315,13 @@ def _record(row: tuple[Any, ...]) -> ClaimRecord:
         changed_at,
         tuple(_held(entry) for entry in json.loads(devices)),
     )
+
+
+def _entry(held: HeldDevice) -> dict[str, Any]:
+    # Not dataclasses.asdict as a whole: it would copy what is published value by value, in each commit.
+    entry = {name: getattr(held, name) for name in HeldDevice.__slots__}
+    entry["footprint"] = asdict(held.footprint)
+    return entry
 
 
 def _held(entry: dict[str, Any]) -> HeldDevice:

@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra")
+FLAGS = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra")
 COMPILE_SECONDS = 120
 
 
@@ -96,17 +97,24 @@ def build() -> Build:
 
 
 def _compile_into(result: Build) -> None:
-    library = [str(source) for source in _sources("library", ".c")]
-    programs = [str(source) for source in _sources("nvidia_smi", ".c")]
-    shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-DNVMLSIM_SHARED", "-Wl,-Bsymbolic"]
-    warnings = compile_with(
-        [*FLAGS, *shared, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(result.library), *library, "-lpthread"]
-    )
-    include = f"-I{SOURCES / 'library'}"
-    warnings += compile_with(
-        [*FLAGS, "-static", include, "-o", str(result.nvidia_smi), *library, *programs, "-lpthread"]
-    )
-    result.warnings.write_text(warnings)
+    """Both parts share the library's objects, except for how each finds out where it lies."""
+    sources = _sources("library", ".c") + _sources("nvidia_smi", ".c")
+    objects = {source: result.folder / f"{source.parent.name}-{source.stem}.o" for source in sources}
+
+    def compile_one(source: Path) -> str:
+        options = ["-fPIC", "-fvisibility=hidden", f"-I{SOURCES / 'library'}"]
+        return compile_with([*FLAGS, *options, "-c", str(source), "-o", str(objects[source])])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings = list(pool.map(compile_one, sources))
+    library = {str(made) for source, made in objects.items() if source.parent.name == "library"}
+    program = {str(made) for made in objects.values()} - {str(objects[SOURCES / "library/location.c"])}
+    shared = ["-shared", "-Wl,-Bsymbolic", "-Wl,-soname,libnvidia-ml.so.1"]
+    warnings.append(compile_with([*shared, "-o", str(result.library), *sorted(library), "-lpthread"]))
+    warnings.append(compile_with(["-static", "-o", str(result.nvidia_smi), *sorted(program), "-lpthread"]))
+    result.warnings.write_text("".join(warnings))
+    for made in objects.values():
+        made.unlink()
 
 
 def stub_library(folder: Path, soname: str) -> Path:

@@ -9,6 +9,9 @@ from nvmlsim.models import JsonObject, model_lines, models
 
 _REMOTE_GPU, _REMOTE_SWITCH = 0, 2
 _HOPPER = 9
+_ADDRESSING_NONE, _ADDRESSING_ATS = 0, 2
+# On coherent systems each GPU's memory is a NUMA node, with room for MIG instances before the next GPU's.
+_FIRST_GPU_MEMORY_NODE, _MEMORY_NODES_A_GPU = 2, 8
 
 
 def machine_lines(machine: Machine) -> Iterator[str]:
@@ -54,7 +57,8 @@ def pci_words(address: str) -> dict[str, int]:
 def gpu_line(machine: Machine, gpu: Gpu, has_mig: bool) -> str:
     """One GPU, whose fields must be filled (see machine.filled)."""
     model = models()[gpu.model]
-    rack = model["nvlink"].get("c2c", False)
+    coherent = model["nvlink"].get("c2c", False)
+    memory_node = _FIRST_GPU_MEMORY_NODE + _MEMORY_NODES_A_GPU * (gpu.minor or 0)
     fabric = _has_fabric(model["nvml_architecture"], model["nvlink"]["topology"])
     words: dict[str, object] = {
         "model": gpu.model,
@@ -66,8 +70,8 @@ def gpu_line(machine: Machine, gpu: Gpu, has_mig: bool) -> str:
         "pcie_switch": gpu.pcie_switch,
         "module_id": gpu.module_id,
         "numa_node": gpu.numa_node,
-        "memory_numa_node": 2 + 8 * (gpu.minor or 0) if rack else None,
-        "addressing_mode": 2 if rack else 0,
+        "memory_numa_node": memory_node if coherent else None,
+        "addressing_mode": _ADDRESSING_ATS if coherent else _ADDRESSING_NONE,
         "cpu_affinity": gpu.cpu_affinity,
         "mig_mode": gpu.mig_mode or has_mig,
         "fabric": fabric,

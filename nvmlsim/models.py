@@ -17,6 +17,7 @@ JsonObject = dict[str, Any]
 _CORES_PER_SM = {"7.5": 64, "8.0": 64}
 _CORES_PER_NEWER_SM = 128
 _C2C_LINKS = 10
+_IN_PLACEMENT_ORDER, _SWAPPED_HALVES = 0, 1
 
 
 @cache
@@ -89,6 +90,7 @@ def model_lines(key: str) -> Iterator[str]:
     pool: JsonObject = board["engine_pool"] if board else {}
     major, minor = model["compute_capability"].split(".")
     nvlink = model["nvlink"]
+    rule = geometry.get("gi_instance_id", {}).get("rule")
     words = {
         "key": key,
         "name": model["product_name"],
@@ -110,7 +112,7 @@ def model_lines(key: str) -> Iterator[str]:
         "mig_capable": model["mig_capable"],
         "placement_units": geometry.get("placement_units"),
         "max_mig_devices": geometry.get("max_mig_devices"),
-        "gi_id_rule": 1 if geometry.get("gi_instance_id", {}).get("rule") == "a100" else 0,
+        "gi_id_rule": _SWAPPED_HALVES if rule == "a100" else _IN_PLACEMENT_ORDER,
         "decoders": pool.get("decoders"),
         "encoders": pool.get("encoders"),
         "jpeg": pool.get("jpeg"),

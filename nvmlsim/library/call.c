@@ -262,13 +262,16 @@ nvmlReturn_t call_attach(enum symbol symbol, uint32_t flags)
 
 nvmlReturn_t call_detach(void)
 {
+    struct call call;
+    nvmlReturn_t code = call_begin(&call, SYMBOL_nvmlShutdown, NULL);
+    if (code == NVML_SUCCESS)
+        call_end(&call, code);
+    else if (code != NVML_ERROR_DRIVER_NOT_LOADED)
+        return code;
     pthread_mutex_lock(&attach_mutex);
-    nvmlReturn_t code = NVML_ERROR_UNINITIALIZED;
-    if (references > 0) {
-        count(SYMBOL_nvmlShutdown);
+    code = references > 0 ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    if (references > 0)
         __atomic_sub_fetch(&references, 1, __ATOMIC_RELEASE);
-        code = NVML_SUCCESS;
-    }
     pthread_mutex_unlock(&attach_mutex);
     return code;
 }

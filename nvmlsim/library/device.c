@@ -161,11 +161,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Mem
     return call_end(&call, NVML_SUCCESS);
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+static nvmlReturn_t pci_info(enum symbol symbol, nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    BEGIN_DEVICE(call, nvmlDeviceGetPciInfo_v3, device);
-    if (pci == NULL)
-        return call_end(&call, NVML_ERROR_INVALID_ARGUMENT);
+    struct call call;
+    nvmlReturn_t code = call_begin(&call, symbol, device.handle);
+    if (code != NVML_SUCCESS)
+        return code;
+    code = pci == NULL ? NVML_ERROR_INVALID_ARGUMENT : call_device(&call, device);
+    if (code != NVML_SUCCESS)
+        return call_end(&call, code);
     const struct gpu *gpu = call.target.gpu;
     memset(pci, 0, sizeof *pci);
     fill_bus_ids(gpu->domain, gpu->bus, gpu->device, pci->busIdLegacy, pci->busId);
@@ -177,11 +181,16 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *
     return call_end(&call, NVML_SUCCESS);
 }
 
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+    return pci_info(SYMBOL_nvmlDeviceGetPciInfo_v3, device, pci);
+}
+
 /* The struct of the older calls is the head of today's. */
-static nvmlReturn_t legacy_pci(nvmlDevice_t device, nvmlPciInfoLegacy_t *pci)
+static nvmlReturn_t legacy_pci_info(enum symbol symbol, nvmlDevice_t device, nvmlPciInfoLegacy_t *pci)
 {
     nvmlPciInfo_t whole;
-    nvmlReturn_t code = nvmlDeviceGetPciInfo_v3(device, pci == NULL ? NULL : &whole);
+    nvmlReturn_t code = pci_info(symbol, device, pci == NULL ? NULL : &whole);
     if (code == NVML_SUCCESS)
         memcpy(pci, &whole, sizeof *pci);
     return code;
@@ -189,12 +198,12 @@ static nvmlReturn_t legacy_pci(nvmlDevice_t device, nvmlPciInfoLegacy_t *pci)
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfoLegacy_t *pci)
 {
-    return legacy_pci(device, pci);
+    return legacy_pci_info(SYMBOL_nvmlDeviceGetPciInfo, device, pci);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfoLegacy_t *pci)
 {
-    return legacy_pci(device, pci);
+    return legacy_pci_info(SYMBOL_nvmlDeviceGetPciInfo_v2, device, pci);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *pci)

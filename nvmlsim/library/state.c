@@ -1,7 +1,6 @@
 #include "state.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -16,10 +15,11 @@
 #include <unistd.h>
 
 #include "capability_files.h"
+#include "location.h"
 
 static const char magic[8] = "NVMLSIM";
 static const char state_prefix[] = "libnvidia-nvmlsim.so.";
-static const char *const library_folders[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64"};
+static const char *const library_folders[] = {LIBRARY_FOLDER, "/usr/lib64"};
 
 static bool find_in_folder(const char *folder, char path[PATH_MAX])
 {
@@ -34,39 +34,13 @@ static bool find_in_folder(const char *folder, char path[PATH_MAX])
     return found;
 }
 
-static bool own_folder(char folder[PATH_MAX])
-{
-#ifdef NVMLSIM_SHARED
-    Dl_info info;
-    if (dladdr((void *)store_locate, &info) == 0 || info.dli_fname == NULL)
-        return false;
-    if (realpath(info.dli_fname, folder) == NULL)
-        return false;
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        return false;
-    *slash = 0;
-    return true;
-#else
-    ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
-    if (length <= 0)
-        return false;
-    folder[length] = 0;
-    char *bin = strstr(folder, "/usr/bin/");
-    if (bin == NULL)
-        return false;
-    *bin = 0;
-    return strlen(folder) + strlen(library_folders[0]) < PATH_MAX && strcat(folder, library_folders[0]) != NULL;
-#endif
-}
-
 bool store_locate(char path[PATH_MAX])
 {
     const char *given = getenv("NVMLSIM_STATE");
     if (given != NULL && *given != 0)
         return snprintf(path, PATH_MAX, "%s", given) < PATH_MAX;
     char folder[PATH_MAX];
-    if (own_folder(folder) && find_in_folder(folder, path))
+    if (location_own_folder(folder) && find_in_folder(folder, path))
         return true;
     for (size_t i = 0; i < sizeof library_folders / sizeof *library_folders; i++)
         if (find_in_folder(library_folders[i], path))

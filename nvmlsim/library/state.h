@@ -20,7 +20,7 @@
 
 enum {
     MAX_GPUS = 32,
-    MAX_MODELS = 16,
+    MAX_MODELS = 24,
     MAX_STARTS = 8,
     MAX_GI = 15,
     MAX_CI = 8,

@@ -114,7 +114,11 @@
     X(nvmlDeviceGetComputeRunningProcesses_v2)         \
     X(nvmlDeviceGetComputeRunningProcesses_v3)         \
     X(nvmlDeviceGetGraphicsRunningProcesses_v3)        \
-    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+    X(nvmlDeviceGetMPSComputeRunningProcesses_v3)      \
+    X(nvmlDeviceGetRunningProcessDetailList)           \
+    X(nvmlDeviceGetPlatformInfo)                       \
+    X(nvmlDeviceGetNvLinkInfo)                         \
+    X(nvmlDeviceGetSramEccErrorStatus)
 
 #define NVML_SYMBOL_ENTRY(name) SYMBOL_##name,
 enum symbol { NVML_SYMBOLS(NVML_SYMBOL_ENTRY) SYMBOL_COUNT };

@@ -16,7 +16,7 @@ from tests.cluster.images import BUSYBOX
 from tests.cluster.requirements import cluster_missing
 from tests.cluster.workspace import WorkspaceError
 
-Preparation = Callable[[Cluster], None]
+Preparation = Callable[[Cluster], str]
 
 
 def kubectl() -> str:
@@ -25,8 +25,9 @@ def kubectl() -> str:
     return str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
 
 
-def how_to(cluster: Cluster) -> str:
-    """What a person at the terminal needs to know."""
+def how_to(cluster: Cluster, more: Sequence[str]) -> str:
+    """What a person at the terminal needs to know; ``more`` is what the preparations have to say."""
+    prepared = "".join(f"\n{text.strip()}\n" for text in more)
     return f"""
 The cluster is up: one node, {cluster.node.name}, Kubernetes on {cluster.control_plane.url}
 
@@ -36,7 +37,7 @@ The cluster is up: one node, {cluster.node.name}, Kubernetes on {cluster.control
   images on the node   {BUSYBOX} (use imagePullPolicy: Never or IfNotPresent; there is no registry)
   CDI specs            {cluster.node.cdi_dir}
   logs                 {cluster.workspace.logs}
-
+{prepared}
 Stop it with Ctrl-C here; everything goes with it.
 """
 
@@ -44,8 +45,9 @@ Stop it with Ctrl-C here; everything goes with it.
 def keep_running(preparations: Sequence[Preparation] = ()) -> int:
     """Start a cluster, run `preparations` on it in order, and keep it until Ctrl-C or SIGTERM.
 
-    A preparation starts what should run there (`cluster.workspace.start`, `cluster.api.apply`). Returns the
-    exit status: 0 when stopped by a person, 1 when something is missing or ended by itself.
+    A preparation starts what should run there (`cluster.workspace.start`, `cluster.api.apply`) and returns
+    what a person should know of it. Returns the exit status: 0 when stopped by a person, 1 when something is
+    missing or ended by itself.
     """
     missing = cluster_missing()
     if missing:
@@ -55,9 +57,8 @@ def keep_running(preparations: Sequence[Preparation] = ()) -> int:
     try:
         say("starting (about 10 seconds)")
         with Cluster() as cluster:
-            for prepare in preparations:
-                prepare(cluster)
-            print(how_to(cluster), flush=True)
+            said = [prepare(cluster) for prepare in preparations]
+            print(how_to(cluster, said), flush=True)
             while True:
                 cluster.workspace.check_running()
                 time.sleep(1.0)

@@ -110,6 +110,43 @@ def test_two_containers_have_a_request_each(node: ClusterGpuNode, pods: Pods) ->
     }
 
 
+def test_a_container_has_two_claims_and_an_extended_resource(node: ClusterGpuNode, pods: Pods) -> None:
+    claims = {"gpu": claim_spec(exactly("gpu")), "mig": claim_spec(exactly("mig", MIG_CLASS))}
+    pods.create(*pod("several", claims, {"main": container(*claims, limits={"nvidia.com/gpu": "1"})}))
+    seen = pods.seen("several")
+    extended = pods.running("several")["status"]["extendedResourceClaimStatus"]["resourceClaimName"]
+    items = [
+        pods.claim_of("several", "gpu"),
+        node.api.get("resource.k8s.io/v1", "ResourceClaim", extended),
+    ]
+    gpus = frozenset(uuid(node, device) for item in items for device in devices_of(item))
+    (device,) = devices_of(pods.claim_of("several", "mig"))
+    mig = uuid(node, device)
+    nodes = {
+        *node.container_nodes(*map(node.gpu, gpus)),
+        *node.container_nodes(node.gpu(mig), mig_uuids=(mig,)),
+    }
+    assert len(gpus) == 2
+    assert seen == Seen(tuple(sorted(nodes)), gpus, frozenset({mig}))
+    assert len(node.cdi_files()) == 3
+
+
+def test_a_container_has_the_driver_read_only_and_nothing_for_other_runtimes(
+    node: ClusterGpuNode, pods: Pods
+) -> None:
+    pods.create(*pod("driver", {"gpu": claim_spec(exactly("gpu"))}, {"main": container("gpu")}))
+    pods.seen("driver")
+    script = (
+        "echo $NVIDIA_VISIBLE_DEVICES; cd /usr/lib/x86_64-linux-gnu; "
+        "for name in libcuda.so.1 libcuda.so libnvidia-ml.so.1; do test -s $name && echo $name; done; "
+        "for file in /usr/bin/nvidia-smi libnvidia-ml.so.1; do (echo x >> $file) 2>&1; done"
+    )
+    answer = node.cluster.node.ctr_exec("default", "driver", "main", "sh", "-c", script)
+    lines = answer.stdout.splitlines()
+    assert lines[:4] == ["void", "libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"]
+    assert [line.rpartition(": ")[2] for line in lines[4:]] == ["Read-only file system"] * 2
+
+
 def test_b046_two_pods_share_one_claim(node: ClusterGpuNode, pods: Pods) -> None:
     pods.create(claim("shared", claim_spec(exactly("gpu"))))
     for name in ("first", "second"):
@@ -188,3 +225,14 @@ def test_the_claim_tells_what_was_prepared(node: ClusterGpuNode, pods: Pods) -> 
     (entry,) = wait_until(told, "status.devices of the claim", 10.0)
     assert entry["data"]["uuid"] == mig
     assert [(each["type"], each["status"]) for each in entry["conditions"]] == [("Ready", "True")]
+
+
+def test_b180_a_wrong_configuration_is_told_to_the_user(node: ClusterGpuNode, pods: Pods) -> None:
+    right = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+    for name, parameters in (("right", right), ("wrong", {**right, "sharring": {}})):
+        spec = claim_spec(exactly("gpu"), parameters=parameters)
+        pods.create(*pod(name, {"gpu": spec}, {"main": container("gpu")}))
+    assert len(pods.seen("right").gpus) == 1
+    assert "sharring" in pods.event("wrong", "FailedPrepareDynamicResources")
+    assert "sharring" in pods.event(pods.claim_of("wrong", "gpu")["metadata"]["name"], "sharring")
+    assert len(node.cdi_files()) == 1

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import yaml
 
-from nvmlsim.node import SimulatedGpu, SimulatedNode
+from nvmlsim.gpus import SimulatedGpu
+from nvmlsim.node import SimulatedNode
 from tests.cluster.api import Api, documents, wait_until
 from tests.cluster.cluster import Cluster
 from tests.cluster.components import REPOSITORY
 from tests.cluster.workspace import Process
 from tests.harness.plugin import PluginNode, free_address, get
 
-DEPLOYMENT = REPOSITORY / "tests" / "e2e"
-NAMESPACE, SERVICE_ACCOUNT = "gpu-dra", "gpu-kubelet-plugin"
+EXAMPLES = REPOSITORY / "examples"
+NAMESPACE, SERVICE_ACCOUNT = "gpu-dra-driver", "gpu-kubelet-plugin"
 
 _CONTROL_NODES = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl")
 _numbers = itertools.count()
@@ -88,23 +89,19 @@ class ClusterGpuNode(PluginNode):
 
 
 def deploy(api: Api) -> None:
-    """Apply the example deployment, but for the DaemonSet, in place of which a process runs."""
-    for path in sorted(DEPLOYMENT.glob("*.yaml")):
-        kept = [item for item in documents(path.read_text()) if item["kind"] != "DaemonSet"]
+    """Apply the example deployment and classes, but for the DaemonSet, in place of which a process runs."""
+    for name in ("deploy/node-plugin.yaml", "deviceclasses.yaml", "deviceclass-extended-resource.yaml"):
+        kept = [item for item in documents((EXAMPLES / name).read_text()) if item["kind"] != "DaemonSet"]
         api.apply(yaml.safe_dump_all(kept))
 
 
-@contextmanager
-def cluster_gpu_node(
+def make_cluster_gpu_node(
     cluster: Cluster, machine: str | Path = "hgx-h100", **overrides: object
-) -> Iterator[ClusterGpuNode]:
-    """Simulated GPUs on the cluster's node, at most one set at a time; the plugin is not started yet.
-
-    :func:`deploy` must have run. At the end the plugin stops and its slices go.
-    """
+) -> ClusterGpuNode:
+    """Simulated GPUs on the cluster's node; the plugin is not started yet. :func:`deploy` must have run."""
     folder = cluster.workspace.folder(f"gpus-{next(_numbers)}")
     name = cluster.node.name
-    node = ClusterGpuNode(
+    return ClusterGpuNode(
         control_plane=cluster.control_plane,
         folder=folder,
         gpus=SimulatedNode.create(folder / "driver", machine, **overrides),
@@ -112,6 +109,17 @@ def cluster_gpu_node(
         kubeconfig=cluster.control_plane.kubeconfig_for_service_account(NAMESPACE, SERVICE_ACCOUNT, name),
         cluster=cluster,
     )
+
+
+@contextmanager
+def cluster_gpu_node(
+    cluster: Cluster, machine: str | Path = "hgx-h100", **overrides: object
+) -> Iterator[ClusterGpuNode]:
+    """The same for a while; a cluster has at most one such node at a time.
+
+    At the end the plugin stops and its slices go.
+    """
+    node = make_cluster_gpu_node(cluster, machine, **overrides)
     try:
         yield node
     finally:

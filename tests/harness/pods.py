@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.cluster.api import Api, Object, wait_until
 from tests.cluster.images import BUSYBOX
 from tests.cluster.node import Node
-from tests.harness.claims import API_VERSION
+from tests.harness.claims import API_VERSION, DRIVER
 
 GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
 RUN_SECONDS = 30.0
@@ -50,9 +50,14 @@ def attribute(name: str) -> str:
     return f'device.attributes["gpu.nvidia.com"].{name}'
 
 
-def claim_spec(*requests: Object, match: str = "") -> Object:
-    """The spec of a claim; all its devices agree in the attribute ``match``."""
+def claim_spec(*requests: Object, match: str = "", parameters: Object | None = None) -> Object:
+    """The spec of a claim; all its devices agree in the attribute ``match``.
+
+    ``parameters`` are opaque configuration for our driver.
+    """
     devices: Object = {"requests": list(requests)}
+    if parameters is not None:
+        devices["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
     if match:
         devices["constraints"] = [{"requests": [], "matchAttribute": match}]
     return {"devices": devices}
@@ -85,6 +90,7 @@ def pod(
     *,
     namespace: str = "default",
     grace_seconds: int = 30,
+    restart: str = "Never",
 ) -> list[Object]:
     """A pod, and before it a template for each claim that is given as a spec and not as a claim's name."""
     templates = []
@@ -104,7 +110,7 @@ def pod(
             }
         )
     spec: Object = {
-        "restartPolicy": "Never",
+        "restartPolicy": restart,
         "terminationGracePeriodSeconds": grace_seconds,
         "containers": [{"name": key, **body} for key, body in containers.items()],
     }
@@ -238,7 +244,11 @@ class Pods:
         for item in [*pods, *others]:
             metadata = item["metadata"]
             self._api.delete(
-                item["apiVersion"], item["kind"], metadata["name"], metadata.get("namespace", "default")
+                item["apiVersion"],
+                item["kind"],
+                metadata["name"],
+                metadata.get("namespace", "default"),
+                grace_seconds=1 if item["kind"] == "Pod" else None,
             )
         self._made.clear()
         wait_until(

@@ -252,3 +252,24 @@ def test_calls_are_counted(make_node: MakeNode, nvml: Binding) -> None:
         assert (calls["nvmlInitWithFlags"], calls["nvmlDeviceGetName"]) == (1, 3)
         node.reset_calls()
         assert node.calls() == {}
+
+
+def test_older_names_of_a_call_are_calls_of_their_own(make_node: MakeNode, nvml: Binding) -> None:
+    node = make_node("t4x4")
+    with nvml(node):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        node.set_return("nvmlDeviceGetPciInfo_v3", 999)
+        legacy = (pynvml.c_uint * 9)()
+        assert pynvml.nvmlLib.nvmlDeviceGetPciInfo_v2(handle, legacy) == 0
+        assert legacy[7] == 0x1EB810DE
+        with pytest.raises(pynvml.NVMLError_Unknown):
+            pynvml.nvmlDeviceGetPciInfo(handle)
+
+
+def test_a_shutdown_can_fail(make_node: MakeNode, nvml: Binding) -> None:
+    node = make_node("t4x4")
+    with nvml(node):
+        node.set_return("nvmlShutdown", 999, times=1)
+        with pytest.raises(pynvml.NVMLError_Unknown):
+            pynvml.nvmlShutdown()
+        assert pynvml.nvmlDeviceGetCount() == 4

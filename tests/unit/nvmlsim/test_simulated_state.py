@@ -118,6 +118,14 @@ def test_a_container_sees_the_devices_whose_nodes_it_has(make_node: MakeNode, tm
     assert container(node, tmp_path / "none") == ["No devices were found"]
 
 
+def test_the_state_can_be_named(make_node: MakeNode, tmp_path: Path) -> None:
+    node = make_node("t4x4")
+    program = shutil.copy(node.nvidia_smi_path, tmp_path / "smi")
+    for state, status in ((str(node.state_path), 0), (str(tmp_path / "nothing"), 9)):
+        done = subprocess.run([program, "-L"], env={"NVMLSIM_STATE": state}, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout
+
+
 def test_a_folder_holds_one_node(make_node: MakeNode, tmp_path: Path) -> None:
     node = make_node("t4x4")
     with pytest.raises(StateError, match="here already"):
