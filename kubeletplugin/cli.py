@@ -92,7 +92,8 @@ async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
             text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
             print(tables.inventory_table(slices) if parsed.output == "table" else text)
             return 0
-        async with standalone.open_node(chosen, read_hardware=parsed.command == "prepare") as node:
+        reads, insists = parsed.command != "list", parsed.command == "prepare"
+        async with standalone.open_node(chosen, read_hardware=reads, insist=insists) as node:
             if parsed.command == "prepare":
                 claim = standalone.load_claim(parsed.filename, parsed.device, chosen.pool_name)
                 print(tables.claims_table([await node.prepare(claim)]))

@@ -164,9 +164,10 @@ class ClaimEngine:
         uid = record.claim.uid
         known = await self._hardware.devices(_MEND_SECONDS)
         devices = [
-            ContainerDevice(known[held.device], held.gpu_instance_id, held.compute_instance_id)
+            ContainerDevice(device, held.gpu_instance_id, held.compute_instance_id)
             for held in record.devices
-            if held.device in known
+            if (device := known.get(held.device)) is not None
+            and (device.partition is not None or device.uuid == held.uuid)
         ]
         async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
             if len(devices) != len(record.devices) or uid not in await self.records():

@@ -16,6 +16,7 @@ from driver.presence import DevicePresenceError
 from kube.errors import ApiError, ApiUnavailable
 from kubeletplugin.gpulocks import LockTimeout
 from kubeletplugin.lanes import LaneTimeout
+from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Failure:
 
 _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (DevicePresenceError, "DeviceGone"),
+    (CardGone, "DeviceGone"),
     (DeviceNodeError, "NoDeviceNode"),
     (DriverRootError, "DriverRoot"),
     (SpecFolderError, "CdiFolder"),
@@ -51,7 +53,7 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
 
 def failure(error: Exception) -> Failure:
     """Describe ``error``; one that nobody expected is logged with its traceback."""
-    if isinstance(error, ClaimError):
+    if isinstance(error, ClaimError | MigOperationError):
         return Failure(error.cause, str(error))
     for kind, cause in _CAUSES:
         if isinstance(error, kind):

@@ -18,7 +18,7 @@ from driver.claim import ClaimError
 from driver.devices import Device, OwnInstances
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
-from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
+from driver.inventory import Inventory, PciAddress, UnreadableField, UnreadableGpu
 from driver.migoffer import mig_offer
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
@@ -143,10 +143,7 @@ class GpuHardware:
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)
 
-    def gpu(self, pci: PciAddress) -> Gpu | None:
-        return next((gpu for gpu in self._view.inventory.gpus if gpu.pci == pci), None)
-
-    async def on_gpu(self, gpu: Gpu, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
+    async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
         """Run a blocking function of NVML in the lane that the GPU's claims have.
 
         Raises:
@@ -156,7 +153,7 @@ class GpuHardware:
         nvml = self._nvml
         if nvml is None:
             raise NvmlUnavailable(f"{call} is not possible: {self.unavailable}")
-        return await self._lanes.run(f"claims-gpu-{gpu.index}", call, lambda: function(nvml), timeout)
+        return await self._lanes.run(f"claims-gpu-{pci}", call, lambda: function(nvml), timeout)
 
     def describe_process(self, pid: int) -> str:
         return self._roots.process(pid)
@@ -167,7 +164,7 @@ class GpuHardware:
     async def verify(self, device: Device) -> None:
         try:
             await self.on_gpu(
-                device.gpu,
+                device.gpu.pci,
                 f"check of {device.name}",
                 lambda nvml: verify(nvml, device),
                 self._settings.nvml_timeout_seconds,

@@ -7,11 +7,11 @@ instance that its arguments name.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from driver.inventory import Gpu, MigProfile, Placement
+from driver.inventory import MigProfile, PciAddress, Placement
 from driver.nvml import (
     COMPUTE_INSTANCE_PROFILES,
     Code,
@@ -47,6 +47,18 @@ class MigOperationError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """Which GPU is meant: the card with this UUID at this address, and no other that came in its place."""
+
+    pci: PciAddress
+    uuid: str
+
+
+class CardGone(Exception):
+    """The card is not there, is lost, or another one is in its place; so none of its instances exists."""
+
+
+@dataclass(frozen=True, slots=True)
 class ComputeInstance:
     """A compute instance that was made: its id and the UUID of the MIG device that it is."""
 
@@ -54,14 +66,14 @@ class ComputeInstance:
     uuid: str
 
 
-def set_mode(nvml: Nvml, gpu: Gpu, enabled: bool, describe: DescribeProcess) -> None:
+def set_mode(nvml: Nvml, gpu: Card, enabled: bool, describe: DescribeProcess) -> None:
     """Switch MIG mode and wait until it holds; nothing happens if it does already.
 
     Raises:
         MigOperationError: processes use the GPU, or the mode stays pending until a reset.
         NvmlError: NVML refuses.
     """
-    handle = _gpu(nvml, gpu)
+    handle = _handle(nvml, gpu)
     wanted = "on" if enabled else "off"
     refused: NvmlError | None = None
 
@@ -86,24 +98,29 @@ def set_mode(nvml: Nvml, gpu: Gpu, enabled: bool, describe: DescribeProcess) -> 
         time.sleep(_FIRST_PAUSE_SECONDS)
 
 
-def find_gpu_instance(nvml: Nvml, gpu: Gpu, profile: MigProfile, placement: Placement) -> int | None:
+def find_gpu_instance(nvml: Nvml, gpu: Card, profile_id: int, placement: Placement) -> int | None:
     """The id of the GPU instance of exactly this profile at exactly this placement, if there is one."""
-    for found_profile, instance in _gpu_instances(nvml, [profile], _gpu(nvml, gpu)):
-        if found_profile is profile and instance.placement == placement:
+    for instance in _gpu_instances(nvml, profile_id, _handle(nvml, gpu)):
+        if instance.placement == placement:
             return instance.id
     return None
 
 
 def create_gpu_instance(
-    nvml: Nvml, gpu: Gpu, profile: MigProfile, placement: Placement, describe: DescribeProcess
+    nvml: Nvml,
+    gpu: Card,
+    profile: MigProfile,
+    placement: Placement,
+    profiles: Sequence[MigProfile],
+    describe: DescribeProcess,
 ) -> int:
-    """Make a GPU instance and return its id.
+    """Make a GPU instance and return its id. ``profiles`` are all of the GPU, to tell what is in the way.
 
     Raises:
         MigOperationError: the GPU is busy, or something that is not ours lies there.
         NvmlError: NVML refuses.
     """
-    handle = _gpu(nvml, gpu)
+    handle = _handle(nvml, gpu)
     what = f"{profile.profile} at {placement.start} of GPU {gpu.pci}"
 
     def create() -> GpuInstanceHandle:
@@ -113,9 +130,9 @@ def create_gpu_instance(
         instance = _until_free(nvml, handle, create, f"GPU instance {what} cannot be made", describe)
     except NvmlError as error:
         if error.code == Code.INSUFFICIENT_RESOURCES:
+            reason = _in_the_way(nvml, profiles, handle, placement)
             raise MigOperationError(
-                "NoRoom",
-                f"GPU instance {what} cannot be made: {error}; {_in_the_way(nvml, gpu, handle, placement)}",
+                "NoRoom", f"GPU instance {what} cannot be made: {error}; {reason}"
             ) from error
         raise MigOperationError("MigCreate", f"GPU instance {what} cannot be made: {error}") from error
     try:
@@ -126,13 +143,13 @@ def create_gpu_instance(
         raise
 
 
-def create_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: str) -> ComputeInstance:
+def create_compute_instance(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: str) -> ComputeInstance:
     """Make the compute instance that fills the GPU instance, of several the one with most multiprocessors.
 
     Raises:
         MigOperationError: NVML refuses all that would fill it.
     """
-    handle = _gpu(nvml, gpu)
+    handle = _handle(nvml, gpu)
     instance = nvml.gpu_instance(handle, gpu_instance_id).handle
     refused: NvmlError | None = None
     for profile_id in _filling_profiles(nvml, instance):
@@ -151,9 +168,9 @@ def create_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: st
     )
 
 
-def find_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int) -> ComputeInstance | None:
+def find_compute_instance(nvml: Nvml, gpu: Card, gpu_instance_id: int) -> ComputeInstance | None:
     """The only compute instance of a GPU instance, if there is one."""
-    handle = _gpu(nvml, gpu)
+    handle = _handle(nvml, gpu)
     instance = nvml.gpu_instance(handle, gpu_instance_id).handle
     for found in _compute_instances(nvml, instance):
         mig_device = nvml.compute_instance(instance, found).mig_device
@@ -161,14 +178,15 @@ def find_compute_instance(nvml: Nvml, gpu: Gpu, gpu_instance_id: int) -> Compute
     return None
 
 
-def destroy(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: str, describe: DescribeProcess) -> None:
+def destroy(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: str, describe: DescribeProcess) -> None:
     """Destroy a GPU instance with its compute instances; one that is gone is no error.
 
     Raises:
         MigOperationError: processes use it.
+        CardGone: there is nothing to destroy.
         NvmlError: NVML refuses.
     """
-    handle = _gpu(nvml, gpu)
+    handle = _handle(nvml, gpu)
     gone = (Code.NOT_FOUND, Code.NOT_SUPPORTED)
     problem = f"{what} (GPU instance {gpu_instance_id} of GPU {gpu.pci}) cannot be destroyed"
 
@@ -194,29 +212,27 @@ def destroy(nvml: Nvml, gpu: Gpu, gpu_instance_id: int, what: str, describe: Des
     _until_free(nvml, handle, clear, problem, describe, gpu_instance_id)
 
 
-def _gpu(nvml: Nvml, gpu: Gpu) -> DeviceHandle:
-    handle = nvml.device_by_pci(gpu.pci)
-    found = nvml.uuid(handle)
+def _handle(nvml: Nvml, gpu: Card) -> DeviceHandle:
+    try:
+        handle = nvml.device_by_pci(gpu.pci)
+        found = nvml.uuid(handle)
+    except NvmlError as error:
+        if error.code in (Code.NOT_FOUND, Code.GPU_NOT_FOUND, Code.GPU_IS_LOST):
+            raise CardGone(f"GPU {gpu.pci} ({gpu.uuid}) is gone: {error}") from error
+        raise
     if found != gpu.uuid:
-        raise MigOperationError(
-            "DeviceGone", f"GPU {gpu.pci} was {gpu.uuid} and is {found} now; nothing was changed"
-        )
+        raise CardGone(f"GPU {gpu.pci} was {gpu.uuid} and is {found} now")
     return handle
 
 
-def _gpu_instances(
-    nvml: Nvml, profiles: Iterable[MigProfile], handle: DeviceHandle
-) -> Iterator[tuple[MigProfile, GpuInstanceInfo]]:
-    """The GPU instances of these profiles; none with MIG mode off."""
-    for profile in profiles:
-        try:
-            instances = nvml.gpu_instances(handle, profile.id)
-        except NvmlError as error:
-            if error.code != Code.NOT_SUPPORTED:
-                raise
-            continue
-        for instance in instances:
-            yield profile, nvml.gpu_instance_info(instance)
+def _gpu_instances(nvml: Nvml, profile_id: int, handle: DeviceHandle) -> list[GpuInstanceInfo]:
+    """The GPU instances of a profile; none with MIG mode off."""
+    try:
+        return [nvml.gpu_instance_info(instance) for instance in nvml.gpu_instances(handle, profile_id)]
+    except NvmlError as error:
+        if error.code == Code.NOT_SUPPORTED:
+            return []
+        raise
 
 
 def _filling_profiles(nvml: Nvml, instance: GpuInstanceHandle) -> Iterable[int]:
@@ -279,11 +295,14 @@ def _processes(nvml: Nvml, handle: DeviceHandle) -> list[RunningProcess]:
         return []
 
 
-def _in_the_way(nvml: Nvml, gpu: Gpu, handle: DeviceHandle, placement: Placement) -> str:
+def _in_the_way(
+    nvml: Nvml, profiles: Sequence[MigProfile], handle: DeviceHandle, placement: Placement
+) -> str:
     """Which instances that exist overlap the placement, in words."""
     found = [
         f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start}), no claim has it"
-        for profile, instance in _gpu_instances(nvml, gpu.profiles, handle)
+        for profile in profiles
+        for instance in _gpu_instances(nvml, profile.id, handle)
         if instance.placement.overlaps(placement)
     ]
     if found:

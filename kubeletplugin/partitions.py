@@ -17,7 +17,7 @@ from driver.devices import Device
 from driver.inventory import Gpu, PciAddress
 from driver.nvml import Nvml, NvmlError, NvmlUnavailable
 from kubeletplugin import migoperations
-from kubeletplugin.migoperations import MigOperationError
+from kubeletplugin.migoperations import Card, CardGone, MigOperationError
 from kubeletplugin.store import ClaimRecord, HeldDevice
 from kubeletplugin.storethread import StoreThread
 
@@ -32,11 +32,8 @@ log = logging.getLogger(__name__)
 class MigHardware(Protocol):
     """What changes of MIG need to know of the node."""
 
-    def gpu(self, pci: PciAddress) -> Gpu | None:
-        """The GPU at this address, ``None`` if there is none now."""
-
-    async def on_gpu(self, gpu: Gpu, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
-        """Run a blocking function in the GPU's lane."""
+    async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
+        """Run a blocking function in the lane of the claims on this GPU. Raises NvmlUnavailable."""
 
     def describe_process(self, pid: int) -> str:
         """What a person knows the process by."""
@@ -94,10 +91,13 @@ class ClaimPartitions:
     async def _make_partition(self, position: int, device: Device, held: HeldDevice) -> None:
         gpu, partition, what = device.gpu, device.partition, device.name
         assert partition is not None
+        card = Card(gpu.pci, gpu.uuid)
         existing = await self._change(
             gpu,
             f"look for {what}",
-            lambda nvml: migoperations.find_gpu_instance(nvml, gpu, partition.profile, partition.placement),
+            lambda nvml: migoperations.find_gpu_instance(
+                nvml, card, partition.profile.id, partition.placement
+            ),
         )
         if existing is not None and not self._is_ours(held, existing):
             raise _not_ours(what, existing)
@@ -109,7 +109,12 @@ class ClaimPartitions:
                 gpu,
                 f"creation of {what}",
                 lambda nvml: migoperations.create_gpu_instance(
-                    nvml, gpu, partition.profile, partition.placement, self._hardware.describe_process
+                    nvml,
+                    card,
+                    partition.profile,
+                    partition.placement,
+                    gpu.profiles,
+                    self._hardware.describe_process,
                 ),
             )
             held = replace(held, gpu_instance_id=existing, compute_instance_id=None, uuid="")
@@ -121,8 +126,8 @@ class ClaimPartitions:
             gpu,
             f"creation of the compute instance of {what}",
             lambda nvml: (
-                migoperations.find_compute_instance(nvml, gpu, gpu_instance_id)
-                or migoperations.create_compute_instance(nvml, gpu, gpu_instance_id, what)
+                migoperations.find_compute_instance(nvml, card, gpu_instance_id)
+                or migoperations.create_compute_instance(nvml, card, gpu_instance_id, what)
             ),
         )
         if held.uuid not in ("", found.uuid):
@@ -152,7 +157,9 @@ class ClaimPartitions:
         await self._change(
             gpu,
             f"MIG mode change of {gpu.pci}",
-            lambda nvml: migoperations.set_mode(nvml, gpu, enabled, self._hardware.describe_process),
+            lambda nvml: migoperations.set_mode(
+                nvml, Card(gpu.pci, gpu.uuid), enabled, self._hardware.describe_process
+            ),
         )
         self._switched.append((gpu, enabled))
 
@@ -169,7 +176,7 @@ class ClaimPartitions:
         self.record = replace(self.record, devices=tuple(devices))
 
     async def _change(self, gpu: Gpu, call: str, function: Callable[[Nvml], T]) -> T:
-        return await self._hardware.on_gpu(gpu, call, function, CHANGE_SECONDS)
+        return await self._hardware.on_gpu(gpu.pci, call, function, CHANGE_SECONDS)
 
 
 def _not_ours(what: str, gpu_instance_id: int) -> MigOperationError:
@@ -208,47 +215,45 @@ async def destroy(hardware: MigHardware, held: HeldDevice) -> None:
     Raises:
         MigOperationError, NvmlError, NvmlUnavailable, LaneTimeout: repeating is safe.
     """
-    gpu = hardware.gpu(held.footprint.gpu)
-    if gpu is None or gpu.uuid != held.gpu_uuid or hardware.driver_is_gone():
-        log.info("%s went with its GPU or with the driver; there is nothing to destroy", held.device)
+    if hardware.driver_is_gone():
+        log.info("%s went with the driver; there is nothing to destroy", held.device)
         return
-    profile = next((profile for profile in gpu.profiles if profile.id == held.profile_id), None)
-    placement = held.footprint.placement
-    if profile is None or placement is None:
-        raise MigOperationError(
-            "MigDestroy", f"device {held.device}: GPU {gpu.pci} does not tell its MIG profiles at present"
-        )
+    card = Card(held.footprint.gpu, held.gpu_uuid)
+    profile_id, placement = held.profile_id, held.footprint.placement
+    assert profile_id is not None
+    assert placement is not None
 
     def work(nvml: Nvml) -> None:
-        found = migoperations.find_gpu_instance(nvml, gpu, profile, placement)
+        found = migoperations.find_gpu_instance(nvml, card, profile_id, placement)
         if found is None or held.gpu_instance_id not in (None, found):
             return
-        compute_instance = migoperations.find_compute_instance(nvml, gpu, found)
+        compute_instance = migoperations.find_compute_instance(nvml, card, found)
         if held.uuid and compute_instance is not None and compute_instance.uuid != held.uuid:
             log.warning(
                 "%s was replaced by %s, which is not ours and stays", held.uuid, compute_instance.uuid
             )
             return
-        migoperations.destroy(nvml, gpu, found, f"device {held.device}", hardware.describe_process)
+        migoperations.destroy(nvml, card, found, f"device {held.device}", hardware.describe_process)
 
-    await hardware.on_gpu(gpu, f"destruction of {held.device}", work, CHANGE_SECONDS)
+    try:
+        await hardware.on_gpu(card.pci, f"destruction of {held.device}", work, CHANGE_SECONDS)
+    except CardGone as error:
+        log.info("%s went with its GPU; there is nothing to destroy: %s", held.device, error)
 
 
 async def _restore_mode(hardware: MigHardware, held: HeldDevice) -> None:
     """Turn MIG mode on again where an administrator had it on. Best effort: nothing hangs on it."""
-    gpu = hardware.gpu(held.footprint.gpu)
-    if gpu is None or gpu.uuid != held.gpu_uuid:
-        return
+    card = Card(held.footprint.gpu, held.gpu_uuid)
     try:
         await hardware.on_gpu(
-            gpu,
-            f"MIG mode change of {gpu.pci}",
-            lambda nvml: migoperations.set_mode(nvml, gpu, True, hardware.describe_process),
+            card.pci,
+            f"MIG mode change of {card.pci}",
+            lambda nvml: migoperations.set_mode(nvml, card, True, hardware.describe_process),
             CHANGE_SECONDS,
         )
-    except (MigOperationError, NvmlError, NvmlUnavailable) as error:
+    except (MigOperationError, CardGone, NvmlError, NvmlUnavailable) as error:
         log.warning(
-            "MIG mode of GPU %s, on before the claim, could not be turned on again: %s", gpu.pci, error
+            "MIG mode of GPU %s, on before the claim, could not be turned on again: %s", card.pci, error
         )
 
 

@@ -106,14 +106,17 @@ def _records_on_disk(settings: Settings) -> Records:
     return records
 
 
-async def _read(hardware: GpuHardware) -> None:
+async def _read(hardware: GpuHardware, *, insist: bool = True) -> None:
     if not await hardware.read_once():
-        raise StandaloneError(hardware.unavailable)
+        if insist:
+            raise StandaloneError(hardware.unavailable)
+        return
+    hardware.offer({}, counters=True)
 
 
 @contextlib.asynccontextmanager
-async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator[Node]:
-    """Open the store and, if asked, read the hardware once.
+async def open_node(settings: Settings, *, read_hardware: bool, insist: bool = True) -> AsyncIterator[Node]:
+    """Open the store and, if asked, read the hardware once; without ``insist`` also where it cannot be read.
 
     Raises:
         StandaloneError: the hardware cannot be read.
@@ -129,11 +132,11 @@ async def open_node(settings: Settings, *, read_hardware: bool) -> AsyncIterator
     hardware = GpuHardware(settings, lanes, metrics, records=records)
     try:
         if read_hardware:
-            await _read(hardware)
+            await _read(hardware, insist=insist)
         boot_id = hardware.boot_id()
         await store.run(lambda target: target.enter_boot(boot_id))
         specs = SpecFolder(settings.cdi_root)
-        if read_hardware:
+        if hardware.ready.is_set():
             await rebuild(store, specs, hardware, None, boot_id)
         engine = ClaimEngine(
             hardware=hardware,
