@@ -176,8 +176,12 @@ class KubeClient:
         )
         return WatchStream(response)
 
-    def create(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
-        return self._call("POST", resource.path(namespace), body=body)
+    def create(
+        self, resource: Resource, body: Object, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Object:
+        """POST; with ``dry_run`` the answer is what would be stored, and nothing is."""
+        query, verb = ({"dryRun": "All"}, "DRYRUN") if dry_run else (None, None)
+        return self._call("POST", resource.path(namespace), query, body=body, verb=verb)
 
     def replace(
         self,

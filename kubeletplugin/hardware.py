@@ -72,7 +72,7 @@ class GpuHardware:
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
         self._nvml: Nvml | None = None
         self._records = records
-        self._counters = False
+        self._counters = True
         self._view = NodeView()
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}

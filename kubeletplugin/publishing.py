@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from driver.devices import Device
-from driver.resourceslices import desired, slice_specs
+from driver.resourceslices import counter_sets, desired, slice_specs
+from kubeletplugin.conditions import Announce, Condition, Conditions
+from kubeletplugin.counterprobe import FEATURE_GATE, CounterProbe
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.publisher import SlicePublisher
+from kubeletplugin.owninstances import own_instances
+from kubeletplugin.publisher import DroppedFields, SlicePublisher
 from kubeletplugin.store import ClaimRecord, HeldDevice
 
 
@@ -34,14 +36,19 @@ def free_of(offered: Sequence[Device], gone: Sequence[HeldDevice]) -> list[Devic
 
 
 class Publishing:
-    """Gives the publisher new slices whenever the hardware changes, or a vanished device is let go."""
+    """Gives the publisher new slices whenever the hardware changes, or a vanished device is let go.
+
+    Partitions are published only while the API server is known to store their counters.
+    """
 
     def __init__(
         self,
         hardware: GpuHardware,
         engine: ClaimEngine,
         publisher: SlicePublisher,
+        counter_probe: CounterProbe,
         metrics: Metrics,
+        announce: Announce,
         *,
         node_name: str,
         pool: str,
@@ -49,28 +56,61 @@ class Publishing:
         self._hardware = hardware
         self._engine = engine
         self._publisher = publisher
+        self._counter_probe = counter_probe
         self._metrics = metrics
+        self._conditions = Conditions(announce)
         self._node_name = node_name
         self._pool = pool
+        self._records: Collection[ClaimRecord] = ()
 
     async def run(self) -> None:
         """Never returns. Nothing is published before the hardware and the store are known."""
         await self._hardware.ready.wait()
         await self._engine.restored.wait()
         while True:
-            self._hardware.changed.clear()
-            self._engine.changed.clear()
-            gone = vanished(self._hardware.offered, (await self._engine.records()).values())
-            devices = self._devices(gone)
-            self._metrics.devices.set(len(devices))
-            self._publisher.update(slice_specs(devices, self._node_name, self._pool))
-            events = [self._hardware.changed, self._engine.changed] if gone else [self._hardware.changed]
-            await _first_of(events)
+            changes = [self._hardware.changed, self._counter_probe.changed]
+            for event in (*changes, self._engine.changed):
+                event.clear()
+            if self._hardware.counts:
+                await self._counter_probe.answer()
+            self._records = (await self._engine.records()).values()
+            if self._publish():
+                changes.append(self._engine.changed)
+            await _first_of(changes)
 
-    def _devices(self, gone: Sequence[HeldDevice]) -> list[dict[str, Any]]:
-        current = [self._hardware.published(device) for device in free_of(self._hardware.offered, gone)]
+    def dropped(self, dropped: DroppedFields) -> None:
+        """The server stored a slice without something. If that were counters, partitions go before the next
+        write."""
+        if self._counter_probe.refuted_by(dropped):
+            self._publish()
+
+    def _publish(self) -> list[HeldDevice]:
+        """Hand over what is to be published; returns the vanished devices in use that are part of it."""
+        hardware, probe = self._hardware, self._counter_probe
+        own = own_instances(self._records, hardware.inventory, hardware.boot_id())
+        hardware.offer(own, counters=probe.supported)
+        gone = vanished(hardware.offered, self._records)
+        held = [one.published for record in self._records for one in record.devices if not one.admin_access]
+        counters = counter_sets(hardware.offered, hardware.own_instances, held)
+        current = [hardware.published(device) for device in free_of(hardware.offered, gone)]
         # What a rebuilt store knows only by name has no attributes, and selectors fail on those without.
-        return desired(current, [held.published for held in gone if held.uuid])
+        devices = desired(current, [one.published for one in gone if one.gpu_uuid], counters)
+        self._metrics.devices.set(len(devices))
+        self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
+        self._conditions.stand(self._withheld())
+        return gone
+
+    def _withheld(self) -> list[Condition]:
+        if self._counter_probe.supported or not self._hardware.counts:
+            return []
+        return [
+            Condition(
+                "PartitionsWithheld",
+                "MIG partitions are not offered, only whole GPUs and existing instances: the API server does "
+                f"not store shared counters (feature gate {FEATURE_GATE}; {self._counter_probe.reason}); "
+                "asked again every ten minutes",
+            )
+        ]
 
 
 async def _first_of(events: Sequence[asyncio.Event]) -> None:

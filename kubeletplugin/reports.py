@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from driver.claim import ClaimReference
@@ -17,9 +18,16 @@ from kubeletplugin.store import ClaimRecord
 class NodeReports:
     """Tells of the node: its GPUs, its slices, its store. Observes the publisher."""
 
-    def __init__(self, metrics: Metrics, events: EventRecorder, node_name: str) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        events: EventRecorder,
+        node_name: str,
+        on_dropped: Callable[[DroppedFields], None],
+    ) -> None:
         self._metrics = metrics
         self._events = events
+        self._on_dropped = on_dropped
         # As the kubelet does in its own events on a Node, which is what kubectl describe looks for.
         self._node = ObjectReference("v1", "Node", node_name, uid=node_name)
 
@@ -37,6 +45,7 @@ class NodeReports:
             f"the API server stored ResourceSlice {dropped.slice_name} without {', '.join(dropped.fields)}: "
             "the features behind these fields are off in this cluster",
         )
+        self._on_dropped(dropped)
 
     def published(self, generation: int, slices: int) -> None:
         self._metrics.pool_generation.set(generation)

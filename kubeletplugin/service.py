@@ -28,6 +28,7 @@ from kubeletplugin.api.pluginregistration_v1_pb2_grpc import (
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.claimstatus import StatusWriter
 from kubeletplugin.cleanup import Cleanup
+from kubeletplugin.counterprobe import CounterProbe
 from kubeletplugin.draservice import DraService
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
@@ -73,7 +74,12 @@ class Service:
             )
         )
         self._events = EventRecorder(self._client, component=DRIVER_NAME, host=settings.node_name)
-        self._reports = NodeReports(metrics, self._events, settings.node_name)
+        self._reports = NodeReports(
+            metrics,
+            self._events,
+            settings.node_name,
+            on_dropped=lambda dropped: self._publishing.dropped(dropped),
+        )
         self._hardware = hardware = GpuHardware(
             settings, lanes, metrics, self._reports.warning, self._records
         )
@@ -92,8 +98,18 @@ class Service:
         self._publisher = SlicePublisher(
             self._client, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._reports
         )
+        self._counter_probe = CounterProbe(
+            self._client, metrics, driver=DRIVER_NAME, node_name=settings.node_name
+        )
         self._publishing = Publishing(
-            hardware, engine, self._publisher, metrics, node_name=settings.node_name, pool=settings.pool_name
+            hardware,
+            engine,
+            self._publisher,
+            self._counter_probe,
+            metrics,
+            self._reports.warning,
+            node_name=settings.node_name,
+            pool=settings.pool_name,
         )
         self._cleanup = Cleanup(
             engine,
@@ -127,6 +143,7 @@ class Service:
                         ("store", self._restore()),
                         ("publisher", self._publisher.run()),
                         ("publishing", self._publishing.run()),
+                        ("counter probe", self._counter_probe.run()),
                         ("claim status", self._status.run()),
                         ("events", self._events.run()),
                         ("clean-up", self._cleanup.run()),

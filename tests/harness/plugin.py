@@ -32,7 +32,8 @@ class PluginNode:
     """One node: its simulated GPUs, its folders, and at most a few plugin processes.
 
     ``folder`` is short, as socket paths are. ``flags`` are settings of each start, such as
-    ``{"rescan-seconds": "1"}``; ``program`` is what is started with them.
+    ``{"mig": "dynamic"}``: without it, nobody but a test makes MIG instances. ``program`` is what is started
+    with them.
     """
 
     control_plane: ControlPlane
@@ -79,6 +80,7 @@ class PluginNode:
             "cdi-root": str(self.cdi_root),
             "http-address": "",
             "rescan-seconds": "1",
+            "mig": "static",
             **self.flags,
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }

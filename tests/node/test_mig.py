@@ -203,7 +203,7 @@ def test_b072_a_gpu_in_mig_mode_without_instances_is_not_offered_and_told_once(m
 
 @pytest.mark.parametrize("rescan", ["600", "1"])
 def test_b075_mig_mode_turned_on_between_allocation_and_prepare(make_node: MakeNode, rescan: str) -> None:
-    node = make_node("hgx-h100")
+    node = make_node("dgx-a100-80")
     node.start(rescan_seconds=rescan)
     name = sorted(node.wait_published(8))[0]
     gpu = node.gpus.gpus()[0]

@@ -205,6 +205,9 @@ class _Handler(BaseHTTPRequestHandler):
         if method == "POST":
             if (path, body["metadata"].get("name")) in api.objects:
                 raise _Refused(409, "AlreadyExists")
+            if query.get("dryRun"):
+                api.on_write(body)
+                return body, 201
             return api._store(path, body), 201
         if (collection, name) not in api.objects:
             if method == "GET" and name.endswith("s"):
