@@ -8,14 +8,6 @@ import sys
 from tests.cluster.components import REPOSITORY
 
 ONLY_WHEN_NEEDED = {"pydantic", "yaml", "dateutil", "kubernetes", "aiohttp", "cryptography"}
-    "pydantic",
-    "yaml",
-    "dateutil",
-    "multiprocessing",
-    "kubernetes",
-    "aiohttp",
-    "cryptography",
-}
 
 
 def test_the_service_does_not_load_what_it_seldom_needs() -> None:
