@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from kube.configuration import ApiClient, load_api_client
+from kube.configuration import RESTClientObject, load_rest_client
 from kube.errors import ApiError, ApiTooDeep, ApiUnavailable
 from kube.resources import Object, Resource
 
@@ -91,16 +91,16 @@ class KubeClient:
 
     def __init__(
         self,
-        api_client: ApiClient,
+        rest_client: RESTClientObject,
         *,
         user_agent: str = "gpu-dra-driver",
         connect_timeout: float = 5.0,
         read_timeout: float = 10.0,
         on_request: OnRequest | None = None,
     ) -> None:
-        self._api_client = api_client
-        self._pool = api_client.rest_client.pool_manager
-        self._host: str = api_client.configuration.host.rstrip("/")
+        self._configuration = rest_client.configuration
+        self._pool = rest_client.pool_manager
+        self._host: str = self._configuration.host.rstrip("/")
         self._user_agent = user_agent
         self._timeout = urllib3.Timeout(connect=connect_timeout, read=read_timeout)
         self._connect_timeout = connect_timeout
@@ -109,7 +109,7 @@ class KubeClient:
     @classmethod
     def load(cls, kubeconfig: Path | None = None, **options: Any) -> Self:
         """A client from a kubeconfig, ``$KUBECONFIG`` or the pod's service account; options of the class."""
-        return cls(load_api_client(kubeconfig), **options)
+        return cls(load_rest_client(kubeconfig), **options)
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +290,7 @@ class KubeClient:
         started = time.monotonic()
         code = "<error>"
         try:
-            self._api_client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+            headers.update(self._authorization())
             response = self._request(method, url, data, headers, timeout or self._timeout, stream)
             code = str(response.status)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -301,6 +301,11 @@ class KubeClient:
         if response.status >= 300:
             raise ApiError.from_response(response.status, response.headers, response.data)
         return response
+
+    def _authorization(self) -> dict[str, str]:
+        """The header with the bearer token, which the configuration reads anew when it is old."""
+        token = self._configuration.auth_settings().get("BearerToken")
+        return {token["key"]: token["value"]} if token is not None and token["value"] else {}
 
     def _request(
         self,

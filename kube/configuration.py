@@ -1,8 +1,10 @@
 """How to reach the API server: from inside a pod, or from a kubeconfig.
 
 The official ``kubernetes`` package imports every part of itself (dynamic client, streams, OAuth, YAML, …)
-when any part is imported. That costs a node agent some 8 MiB for nothing, so the few modules that are needed
-are imported past the ``__init__`` of their packages; a later ``import kubernetes`` still gets all of it.
+when any part is imported, and its ``ApiClient`` brings pydantic, dateutil and multiprocessing for models.
+That costs a node agent some 15 MiB for nothing. So only the client's transport is used, and the few modules
+that it needs are imported past the ``__init__`` of their packages; a later ``import kubernetes`` still gets
+all of it.
 """
 
 from __future__ import annotations
@@ -46,27 +48,30 @@ def _bare_packages(*names: str) -> Iterator[None]:
 _PACKAGES = ("kubernetes", "kubernetes.config", "kubernetes.utils")
 
 if TYPE_CHECKING:
-    from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
+    from kubernetes.client.rest import RESTClientObject
     from kubernetes.config.config_exception import ConfigException
 
     def load_incluster_config(client_configuration: Configuration) -> None: ...
 else:
-    with _bare_packages(*_PACKAGES):
-        from kubernetes.client.api_client import ApiClient
+    with _bare_packages(*_PACKAGES, "kubernetes.client"):
         from kubernetes.client.configuration import Configuration
+        from kubernetes.client.rest import RESTClientObject
         from kubernetes.config.config_exception import ConfigException
+
+        # The in-cluster loader takes this one name from the package.
+        sys.modules["kubernetes.client"].Configuration = Configuration
         from kubernetes.config.incluster_config import load_incluster_config
 
-__all__ = ["ApiClient", "Configuration", "ConfigurationError", "load_api_client"]
+__all__ = ["Configuration", "ConfigurationError", "RESTClientObject", "load_rest_client"]
 
 
 class ConfigurationError(Exception):
     """There is no usable way to the API server. The message says what was tried and what to set."""
 
 
-def load_api_client(kubeconfig: Path | None = None) -> ApiClient:
-    """The official client, set up and not yet connected.
+def load_rest_client(kubeconfig: Path | None = None) -> RESTClientObject:
+    """The official client's transport, set up and not yet connected.
 
     In this order: the given kubeconfig, the files named by ``$KUBECONFIG``, the service account of the pod.
 
@@ -93,7 +98,7 @@ def load_api_client(kubeconfig: Path | None = None) -> ApiClient:
             "no API server is configured: this is not a pod (KUBERNETES_SERVICE_HOST is unset) "
             "and there is no kubeconfig; give one, or set KUBECONFIG"
         )
-    return ApiClient(configuration)
+    return RESTClientObject(configuration)
 
 
 def _load_kubeconfig(source: str, configuration: Any) -> None:

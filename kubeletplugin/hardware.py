@@ -37,7 +37,8 @@ T = TypeVar("T")
 _LIBRARY = "libnvidia-ml.so.1"
 _SLOWEST_READING_SECONDS = 3600.0
 _FIRST_RETRY_SECONDS = 1.0
-_REOPEN_SECONDS = 300.0
+_FIRST_REOPEN_SECONDS = 300.0
+_LONGEST_REOPEN_SECONDS = 3600.0
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class GpuHardware:
         self._hanging_gpus: set[int] = set()
         self._reopened_for: tuple[PciAddress, ...] = ()
         self._reopen_after = 0.0
+        self._reopen_pause = _FIRST_REOPEN_SECONDS
         self._rescan = asyncio.Event()
         self.ready = asyncio.Event()
         self.changed = asyncio.Event()
@@ -266,13 +268,20 @@ class GpuHardware:
         return node
 
     def _lists_too_few(self, node: NodeReading) -> bool:
-        """Whether NVML should be initialised anew: it lists the GPUs that were there when it last was."""
+        """Whether NVML should be initialised anew: it lists the GPUs that were there when it last was.
+
+        A function that no driver will ever serve, such as an old card for a screen, is tried ever less often.
+        """
         if len(node.display_functions) <= node.gpu_count:
             return False
         now = time.monotonic()
-        if node.gpu_count and node.display_functions == self._reopened_for and now < self._reopen_after:
+        if node.display_functions != self._reopened_for:
+            self._reopen_pause = _FIRST_REOPEN_SECONDS
+        elif node.gpu_count and now < self._reopen_after:
             return False
-        self._reopened_for, self._reopen_after = node.display_functions, now + _REOPEN_SECONDS
+        else:
+            self._reopen_pause = min(2 * self._reopen_pause, _LONGEST_REOPEN_SECONDS)
+        self._reopened_for, self._reopen_after = node.display_functions, now + self._reopen_pause
         return True
 
     def _reopen(self) -> Nvml:

@@ -185,17 +185,26 @@ class Store:
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part of a transaction that can fail without the rest."""
-        self._connection.execute("SAVEPOINT part")
+        """A part of a transaction that can fail without the rest.
+
+        Raises:
+            StoreError: the disk is full or broken; then the whole transaction must be given up.
+        """
         try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK TO part")
-            self._dirty = True
-            self._refresh()
-            raise
-        finally:
+            self._connection.execute("SAVEPOINT part")
+            try:
+                yield
+            except sqlite3.DatabaseError:
+                raise
+            except BaseException:
+                self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
+                self._dirty = True
+                self._refresh()
+                raise
             self._connection.execute("RELEASE part")
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
 
     def _refresh(self) -> None:
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]

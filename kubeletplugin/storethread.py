@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kubeletplugin.store import Store
+from kubeletplugin.store import Store, StoreError
 
 T = TypeVar("T")
 
@@ -89,6 +89,8 @@ class StoreThread:
                     try:
                         with self._store.savepoint():
                             operation.result = operation.function(self._store)
+                    except StoreError:
+                        raise
                     except Exception as error:
                         operation.error = error
         except Exception as error:

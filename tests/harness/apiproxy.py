@@ -48,14 +48,21 @@ class Refusal:
 Intercept = Callable[[Request], Refusal | None]
 """Called in the thread of each request, before it is passed on; may block."""
 
+Rewrite = Callable[[Request, bytes], bytes]
+"""What to pass on in place of a request's body."""
+
 
 @dataclass
 class ApiProxy:
-    """A running proxy. ``intercept`` may be changed at any time; ``requests`` is what came so far."""
+    """A running proxy.
+
+    ``intercept`` and ``rewrite`` may be changed at any time; ``requests`` is what came so far.
+    """
 
     url: str
     kubeconfig: Path
     intercept: Intercept | None = None
+    rewrite: Rewrite | None = None
     requests: list[Request] = field(default_factory=list)
     _watches: set[socket.socket] = field(default_factory=set)
 
@@ -128,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             if refusal is not None:
                 self._refuse(refusal)
             else:
-                self._pass_on(request, body)
+                self._pass_on(request, self.proxy.rewrite(request, body) if self.proxy.rewrite else body)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 

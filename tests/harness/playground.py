@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from tests.cluster.cluster import Cluster
 from tests.cluster.components import say
 from tests.cluster.playground import kubectl
@@ -20,7 +23,8 @@ def gpus_and_pods(cluster: Cluster) -> str:
     deploy(cluster.api)
     say(f"simulating the GPUs of a {MACHINE} machine and starting the plugin")
     node = make_cluster_gpu_node(cluster, MACHINE, mig=MIG)
-    node.start_ready()
+    process = node.start_ready(rescan_seconds="10")
+    simulator = Path(sys.executable).with_name("nvmlsim")
     shown = [example for example in examples() if example.path.stem in SHOWN]
     load_stand_ins(cluster.node, shown)
     pods = Pods(cluster.api, cluster.node)
@@ -37,6 +41,9 @@ Their image is a stand-in: busybox under its name.
   {kubectl()} exec mig -- nvidia-smi -L
   {kubectl()} get resourceclaims -o yaml
   {kubectl()} apply -f examples/prioritized-list.yaml
-  nvmlsim --help       the simulated node is {node.gpus.root}
-  the plugin's log     {node.process.log if node.process else ""}
+  {simulator} set {node.gpus.root} unplug 4
+  {simulator} --help
+
+The last but one pulls out a GPU: within ten seconds it is gone from the ResourceSlice, unless a pod holds it.
+The plugin's log is {process.log}.
 """

@@ -104,6 +104,18 @@ def test_b005_functions_that_wait_for_the_driver_appear_without_a_restart(make_n
     probes.wait_ready()
 
 
+def test_b005_a_function_that_no_driver_serves_is_not_asked_for_again_and_again(make_node: MakeNode) -> None:
+    node = make_node("t4x4")
+    (node.gpus.root / "sys").rename(node.folder / "sys")
+    node.gpus.unplug(3)
+    probes = start(node, sys_root=str(node.folder / "sys"))
+    node.wait_published(3)
+    probes.wait_ready()
+    wait_rescans(probes, 3)
+    assert node.gpus.calls()["nvmlInitWithFlags"] == 2
+    assert probes.metric("gpudra_gpus_waiting_for_driver") == 1
+
+
 def test_b006_b166_b167_a_node_without_gpu_and_driver_gets_both_later(make_node: MakeNode) -> None:
     node = make_node("t4x4")
     for gpu in node.gpus.gpus():

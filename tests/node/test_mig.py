@@ -170,6 +170,28 @@ def test_b071_an_instance_in_use_stays_published_until_it_is_unprepared(make_nod
     assert held not in node.published()
 
 
+def test_instances_made_on_a_whole_gpu_in_use_are_offered_after_its_unprepare(make_node: MakeNode) -> None:
+    node = make_node("a100-pcie-pair")
+    node.start()
+    devices = node.wait_published(2)
+    gpu = node.gpus.gpus()[0]
+    name = gpu_name(gpu.pci_bus_id)
+    claim = create_claim(node.api, [result(name, node.name)])
+    assert node.kubelet.prepare_one(claim).error == ""
+
+    node.gpus.set_mig_mode(0)
+    made = node.gpus.create_mig(0, "3g.40gb")
+    node.wait_log("found 2 GPUs, 2 devices to offer, driver", 10.0)
+    other = next(other for other in devices if other != name)
+    wait_until(lambda: value(node.published()[other], "nvlinkPeers") == 0, "the link is gone", 10.0)
+    assert set(node.published()) == set(devices), "what lies on a GPU in use is not offered"
+
+    assert node.kubelet.unprepare_one(claim).error == ""
+    wait_until(lambda: name not in node.published(), "the whole GPU is withdrawn", 10.0)
+    [mig] = mig_devices(node.published()).values()
+    assert value(mig, "uuid") == made.compute_instances[0].uuid
+
+
 def test_b072_a_gpu_in_mig_mode_without_instances_is_not_offered_and_told_once(make_node: MakeNode) -> None:
     node = make_node("hgx-h100")
     node.gpus.set_mig_mode(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.api import wait_until
+from tests.cluster.api import create_node, wait_until
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.fixtures import require
 from tests.cluster.requirements import control_plane_missing
@@ -126,6 +127,53 @@ def test_b033_edited_and_wiped_slices_come_back_and_claims_go_on(make_node: Make
     wait_until(lambda: node.published() == devices, "the slices that were wiped", 30.0)
     assert node.kubelet.prepare_one(claim).error == ""
     assert node.kubelet.unprepare_one(claim).error == ""
+
+
+def test_a_node_object_that_comes_late_gets_its_slices(make_node: MakeNode) -> None:
+    node = make_node("t4x4")
+    node.api.delete("v1", "Node", node.name)
+    node.start()
+    node.wait_log(f"cannot read Node {node.name}, which is to own the slices")
+    assert node.slices() == []
+    created = create_node(node.api, node.name)
+    node.wait_published(4)
+    [owner] = node.slices()[0]["metadata"]["ownerReferences"]
+    assert owner["uid"] == created["metadata"]["uid"]
+
+
+def test_b031_a_field_that_the_server_drops_is_named_once_and_not_fought_over(
+    make_node: MakeNode, proxy: ApiProxy
+) -> None:
+    def without_ofa_engines(request: Request, body: bytes) -> bytes:
+        if not request.is_slice_write or not body:
+            return body
+        item = json.loads(body)
+        for device in item["spec"].get("devices", []):
+            del device["capacity"]["ofaEngines"]
+        return json.dumps(item).encode()
+
+    node = make_node("t4x4")
+    node.kubeconfig = proxy.kubeconfig
+    proxy.rewrite = without_ofa_engines
+    probes = Probes(free_address())
+    node.start(http_address=probes.address)
+    node.kubelet.register()
+    devices = node.wait_published(4)
+    assert all("ofaEngines" not in device["capacity"] for device in devices.values())
+    probes.wait_ready()
+    wait_until(
+        lambda: any("devices[].capacity.ofaEngines" in text for text in node.api.events(node.name)),
+        "an event on the Node that names the field",
+        10.0,
+    )
+    metric = "gpudra_dropped_slice_fields_total"
+    assert probes.metric(metric, field="devices[].capacity.ofaEngines") == 1
+
+    node.gpus.unplug(3)
+    node.wait_published(3)
+    readings = probes.metric("gpudra_discovery_seconds_count") + 2
+    wait_until(lambda: probes.metric("gpudra_discovery_seconds_count") >= readings, "two more readings", 15.0)
+    assert proxy.count(lambda request: request.is_slice_write) == 2, "one write for each change of hardware"
 
 
 def test_slices_of_others_stay_and_old_ones_of_ours_go(make_node: MakeNode) -> None:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kube.configuration import ApiClient, Configuration
+from kube.configuration import Configuration, RESTClientObject
 
 Object = dict[str, Any]
 Fault = tuple[int, str, dict[str, str]]
@@ -49,8 +49,8 @@ class FakeApiServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def api_client(self) -> ApiClient:
-        return ApiClient(Configuration(host=self.url))
+    def rest_client(self) -> RESTClientObject:
+        return RESTClientObject(Configuration(host=self.url))
 
     def close(self) -> None:
         self.cut_watches()

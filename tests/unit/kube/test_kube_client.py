@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kube.client import KubeClient
-from kube.configuration import ApiClient, Configuration, ConfigurationError, load_api_client
+from kube.configuration import Configuration, ConfigurationError, RESTClientObject, load_rest_client
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.unit.kube.fakeapiserver import FakeApiServer
@@ -27,7 +27,7 @@ def server() -> Iterator[FakeApiServer]:
 
 @pytest.fixture
 def client(server: FakeApiServer) -> Iterator[KubeClient]:
-    with KubeClient(server.api_client(), read_timeout=2.0) as made:
+    with KubeClient(server.rest_client(), read_timeout=2.0) as made:
         yield made
 
 
@@ -120,7 +120,9 @@ def test_a_write_is_not_repeated_on_a_broken_connection(server: FakeApiServer, c
 def test_no_server_and_a_silent_server_are_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        client = KubeClient(ApiClient(Configuration(host=f"http://127.0.0.1:{port}")), read_timeout=0.2)
+        client = KubeClient(
+            RESTClientObject(Configuration(host=f"http://127.0.0.1:{port}")), read_timeout=0.2
+        )
         started = time.monotonic()
         with pytest.raises(ApiUnavailable, match="ReadTimeout"):
             client.get(NODES, "n1")
@@ -136,7 +138,7 @@ def test_requests_are_counted_by_verb_and_code(server: FakeApiServer) -> None:
         assert seconds >= 0
         seen[verb, code] += 1
 
-    client = KubeClient(server.api_client(), on_request=count)
+    client = KubeClient(server.rest_client(), on_request=count)
     client.list(NODES)
     client.create(NODES, {"metadata": {"name": "n1"}})
     with pytest.raises(ApiError):
@@ -201,13 +203,13 @@ def test_kubeconfig_from_path_and_environment(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    assert load_api_client(kubeconfig).configuration.host == "https://10.0.0.1:6443"
+    assert load_rest_client(kubeconfig).configuration.host == "https://10.0.0.1:6443"
     with pytest.raises(ConfigurationError, match="set KUBECONFIG"):
-        load_api_client()
+        load_rest_client()
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    assert load_api_client().configuration.host == "https://10.0.0.1:6443"
+    assert load_rest_client().configuration.host == "https://10.0.0.1:6443"
     with pytest.raises(ConfigurationError, match="missing"):
-        load_api_client(tmp_path / "missing")
+        load_rest_client(tmp_path / "missing")
 
 
 def test_a_pod_without_a_service_account_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,4 +217,4 @@ def test_a_pod_without_a_service_account_is_told_what_to_do(monkeypatch: pytest.
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(ConfigurationError, match="automountServiceAccountToken"):
-        load_api_client()
+        load_rest_client()

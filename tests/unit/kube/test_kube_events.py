@@ -37,7 +37,7 @@ class Clock:
 
 @contextlib.asynccontextmanager
 async def recording(server: FakeApiServer, clock: Clock, start: bool = True) -> AsyncIterator[EventRecorder]:
-    client = AsyncKubeClient(KubeClient(server.api_client(), read_timeout=2.0))
+    client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
     recorder = EventRecorder(
         client, component="gpu.nvidia.com", host="n1", clock=clock, backoff=Backoff(0.01, 0.05)
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kube.configuration import ConfigurationError, load_api_client
+from kube.configuration import ConfigurationError, load_rest_client
 from kube.kubeconfig import PlainKubeconfig, plain_kubeconfig
 
 CONTENT: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_an_unusable_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=f"cannot use kubeconfig {path}: it "):
-        load_api_client(path)
+        load_rest_client(path)
 
 
 def test_both_ways_give_the_same_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_both_ways_give_the_same_client(tmp_path: Path, monkeypatch: pytest.Monk
 
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(edited(edit)))
-    here = load_api_client(path).configuration
+    here = load_rest_client(path).configuration
     monkeypatch.setattr("kube.configuration.plain_kubeconfig", lambda content, folder: None)
-    official = load_api_client(path).configuration
+    official = load_rest_client(path).configuration
     for field in ("host", "verify_ssl", "ssl_ca_cert", "cert_file", "key_file", "tls_server_name"):
         assert getattr(here, field) == getattr(official, field), field
     assert here.auth_settings() == official.auth_settings()

@@ -40,7 +40,7 @@ class Seen:
 
 @contextlib.asynccontextmanager
 async def reflecting(server: FakeApiServer, seen: Seen) -> AsyncIterator[Reflector]:
-    client = AsyncKubeClient(KubeClient(server.api_client(), read_timeout=2.0))
+    client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
     reflector = Reflector(
         client,
         NODES,
@@ -142,13 +142,13 @@ def test_the_process_ends_at_once_while_a_request_hangs() -> None:
 import asyncio, socket
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
-from kube.configuration import ApiClient, Configuration
+from kube.configuration import Configuration, RESTClientObject
 from kube.resources import NODES
 
 async def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        client = AsyncKubeClient(KubeClient(ApiClient(Configuration(host=host)), read_timeout=60.0))
+        client = AsyncKubeClient(KubeClient(RESTClientObject(Configuration(host=host)), read_timeout=60.0))
         try:
             async with asyncio.timeout(0.2):
                 await client.get(NODES, "n1")

@@ -63,7 +63,7 @@ def observer() -> Observer:
 
 @contextlib.asynccontextmanager
 async def publishing(server: FakeApiServer, observer: Observer) -> AsyncIterator[SlicePublisher]:
-    client = AsyncKubeClient(KubeClient(server.api_client(), read_timeout=2.0))
+    client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
     publisher = SlicePublisher(
         client,
         driver="gpu.nvidia.com",

@@ -1,0 +1,267 @@
+"""The store: what is written is there for every process, or nothing of it is."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from driver.devices import Footprint
+from driver.inventory import PciAddress, Placement
+from kubeletplugin import store as store_module
+from kubeletplugin.store import (
+    SCHEMA_VERSION,
+    Store,
+    StoreCorrupt,
+    StoreError,
+    StoreNewer,
+    boot_seconds,
+    set_aside,
+)
+from tests.unit.kubeletplugin.records import held, record
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+def test_a_record_comes_back_as_it_was_put_also_after_opening_anew(path: Path) -> None:
+    part = Footprint(PciAddress.parse("0000:65:00.0"), Placement(4, 4), Placement(0, 2))
+    put = record(
+        held(),
+        held(
+            "gpu-0000-65-00-0-mig-3g40gb-4",
+            footprint=part,
+            share_id="s",
+            admin_access=True,
+            gpu_instance_id=2,
+            compute_instance_id=0,
+        ),
+    )
+    first = Store(path)
+    with first.transaction():
+        first.put(put)
+    assert first.claims() == {put.claim.uid: put}
+    first.close()
+    second = Store(path)
+    with second.transaction():
+        assert second.claims() == {put.claim.uid: put}
+        assert [str(gpu) for gpu in second.claims()[put.claim.uid].gpus] == ["0000:65:00.0"]
+
+
+def test_every_commit_waits_for_the_disk(path: Path) -> None:
+    store = Store(path)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_what_another_process_writes_is_seen_in_the_next_transaction(path: Path) -> None:
+    one, other = Store(path), Store(path)
+    with one.transaction():
+        assert one.claims() == {}
+    put = record()
+    with other.transaction():
+        other.put(put)
+    with one.transaction():
+        assert one.claims() == {put.claim.uid: put}
+        one.remove(put.claim.uid)
+    with other.transaction():
+        assert other.claims() == {}
+
+
+def test_a_transaction_that_fails_leaves_nothing_in_file_or_memory(path: Path) -> None:
+    store = Store(path)
+    kept, lost = record(), record()
+    with store.transaction():
+        store.put(kept)
+
+    def fail() -> None:
+        with store.transaction():
+            store.put(lost)
+            store.remove(kept.claim.uid)
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        fail()
+    with store.transaction():
+        assert store.claims() == {kept.claim.uid: kept}
+
+
+def test_a_savepoint_that_fails_takes_only_its_own_part_back(path: Path) -> None:
+    store = Store(path)
+    kept, lost = record(), record()
+
+    def fail() -> None:
+        with store.savepoint():
+            store.put(lost)
+            raise RuntimeError("no")
+
+    with store.transaction():
+        store.put(kept)
+        with pytest.raises(RuntimeError, match="no"):
+            fail()
+        assert store.claims() == {kept.claim.uid: kept}
+    with store.transaction():
+        assert store.claims() == {kept.claim.uid: kept}
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_b063_a_file_that_is_no_database_is_told_apart(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt, match=str(path)):
+        Store(path)
+
+
+def test_b063_a_database_with_pages_that_are_broken_is_told_apart(path: Path) -> None:
+    store = Store(path)
+    with store.transaction():
+        for _ in range(200):
+            store.put(record())
+    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[4096 * 3 : 4096 * 6] = b"\xa5" * 4096 * 3
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreCorrupt, match=str(path)):
+        Store(path)
+
+
+def test_b063_what_is_set_aside_keeps_its_logs(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(f"state.db{suffix}").write_text(suffix or "db")
+    target = set_aside(path)
+    assert target.name.startswith("state.db.corrupt-2")
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [
+        target.name,
+        f"{target.name}-shm",
+        f"{target.name}-wal",
+    ]
+
+
+def test_a_newer_schema_is_refused_and_left(path: Path) -> None:
+    Store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(StoreNewer, match="run the newer program"):
+        Store(path)
+    with pytest.raises(StoreNewer):
+        Store(path)
+
+
+def test_b064_tables_columns_and_fields_that_are_not_known_are_kept(path: Path) -> None:
+    put = record()
+    store = Store(path)
+    with store.transaction():
+        store.put(put)
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE claims ADD COLUMN later TEXT DEFAULT 'x'")
+        connection.execute("CREATE TABLE other (a)")
+        ((text,),) = connection.execute("SELECT devices FROM claims")
+        devices = [{**device, "later": [1]} for device in json.loads(text)]
+        connection.execute("UPDATE claims SET devices = ?", (json.dumps(devices),))
+    connection.close()
+    again = Store(path)
+    more = record()
+    with again.transaction():
+        assert again.claims() == {put.claim.uid: put}
+        again.put(more)
+    with again.transaction():
+        assert set(again.claims()) == {put.claim.uid, more.claim.uid}
+
+
+def test_b064_fields_that_came_later_may_be_missing_in_an_older_store(path: Path) -> None:
+    put = record()
+    store = Store(path)
+    with store.transaction():
+        store.put(put)
+        ((text,),) = store._connection.execute("SELECT devices FROM claims")
+        optional = ("admin_access", "share_id", "gpu_instance_id", "compute_instance_id")
+        devices = [{k: v for k, v in device.items() if k not in optional} for device in json.loads(text)]
+        store._connection.execute("UPDATE claims SET devices = ?", (json.dumps(devices),))
+    store.close()
+    again = Store(path)
+    with again.transaction():
+        assert again.claims() == {put.claim.uid: put}
+
+
+def test_a_store_that_stays_locked_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "LOCK_TIMEOUT_SECONDS", 0.05)
+    store, other = Store(path), Store(path)
+    with (
+        other.transaction(),
+        pytest.raises(StoreError, match="was locked by another process"),
+        store.transaction(),
+    ):
+        pass
+
+
+def test_a_disk_that_is_full_is_named_and_the_store_goes_on(path: Path) -> None:
+    store = Store(path)
+    kept = record()
+    with store.transaction():
+        store.put(kept)
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count={pages}")
+
+    def fill() -> None:
+        with store.transaction():
+            for _ in range(200):
+                store.put(record())
+
+    with pytest.raises(StoreError, match="check that its disk is writable and has space"):
+        fill()
+    store._connection.execute("PRAGMA max_page_count=100000")
+    with store.transaction():
+        assert store.claims() == {kept.claim.uid: kept}
+
+
+def test_b048_claims_that_were_unprepared_are_remembered_for_minutes_of_this_boot(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(path)
+    before = boot_seconds()
+    with store.transaction():
+        assert store.enter_boot("boot-1") == ""
+        store.remember_unprepared("a")
+        noted = store.unprepared_at("a")
+        assert noted is not None
+        assert before <= noted <= boot_seconds()
+        assert store.unprepared_at("b") is None
+        assert store.enter_boot("boot-1") == "boot-1"
+        assert store.unprepared_at("a") == noted
+    monkeypatch.setattr(store_module, "boot_seconds", lambda: noted + 601)
+    with store.transaction():
+        store.remember_unprepared("b")
+        assert store.unprepared_at("a") is None
+        assert store.unprepared_at("b") is not None
+        assert store.enter_boot("boot-2") == "boot-1"
+        assert store.unprepared_at("b") is None
+
+
+def test_without_a_boot_id_the_clock_tells_that_the_node_was_booted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(path)
+    with store.transaction():
+        store.enter_boot("")
+        store.remember_unprepared("a")
+    monkeypatch.setattr(store_module, "boot_seconds", lambda: 1.0)
+    with store.transaction():
+        assert store.enter_boot("") == ""
+        assert store.unprepared_at("a") is None
+
+
+def test_b063_a_new_file_is_not_complete_until_it_is_told_so(path: Path) -> None:
+    store = Store(path)
+    with store.transaction():
+        assert not store.is_complete()
+        store.set_complete()
+    store.close()
+    again = Store(path)
+    with again.transaction():
+        assert again.is_complete()
