@@ -30,7 +30,7 @@ def server() -> Iterator[FakeApiServer]:
 
 @contextlib.asynccontextmanager
 async def probing(server: FakeApiServer, metrics: Metrics | None = None) -> AsyncIterator[CounterProbe]:
-    client = AsyncKubeClient(KubeClient(server.api_client(), read_timeout=2.0))
+    client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
     probe = CounterProbe(
         client,
         metrics or Metrics(),

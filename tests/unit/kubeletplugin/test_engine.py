@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,8 +17,12 @@ from cdi.specfolder import SpecFolder, SpecFolderError
 from driver.claim import AllocatedClaim, AllocationResult, ClaimError, ClaimReference
 from driver.devices import Device, known_devices, offered_devices
 from driver.exclusion import Exclusion
+from driver.inventory import PciAddress
+from driver.migoffer import MigPolicy
+from driver.nvml import Nvml
 from driver.presence import DevicePresenceError
 from driver.resourceslices import published
+from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.lanes import Lanes
@@ -27,6 +31,8 @@ from kubeletplugin.store import ClaimState, Store, StoreError, boot_seconds
 from kubeletplugin.storethread import StoreThread
 from tests.unit.driver.inventories import gpu, inventory
 from tests.unit.kubeletplugin.records import held, record
+
+T = TypeVar("T")
 
 POOL = "node-1"
 
@@ -41,10 +47,12 @@ class Hardware:
         self.verified: list[str] = []
 
     async def devices(self, timeout: float) -> Mapping[str, Device]:
-        return known_devices(self.inventory)
+        return known_devices(self.inventory, {})
 
     def is_offered(self, name: str) -> bool:
-        offered = {device.name for device in offered_devices(self.inventory, Exclusion())}
+        offered = {
+            device.name for device in offered_devices(self.inventory, Exclusion(), {}, MigPolicy.STATIC)
+        }
         return name in offered - self.excluded
 
     def published(self, device: Device) -> dict[str, Any]:
@@ -55,10 +63,21 @@ class Hardware:
         if device.name in self.gone:
             raise DevicePresenceError(device.name, "there is no GPU any more")
 
-    def claim_spec(self, claim_uid: str, devices: Sequence[Device]) -> bytes:
+    async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
+        raise AssertionError(f"{call}: nothing here needs MIG")
+
+    def describe_process(self, pid: int) -> str:
+        return str(pid)
+
+    def driver_is_gone(self) -> bool:
+        return False
+
+    def claim_spec(self, claim_uid: str, devices: Sequence[ContainerDevice]) -> bytes:
         edits = {
-            device.name: ContainerEdits(device_nodes=(DeviceNode(f"/dev/nvidia{device.gpu.minor}"),))
-            for device in devices
+            item.device.name: ContainerEdits(
+                device_nodes=(DeviceNode(f"/dev/nvidia{item.device.gpu.minor}"),)
+            )
+            for item in devices
         }
         return to_json(claim_spec(claim_uid, edits, ContainerEdits()))
 

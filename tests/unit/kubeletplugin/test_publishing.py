@@ -124,7 +124,7 @@ async def running(
         boot_id=hardware.boot_id(),
     )
     engine.restored.set()
-    client = AsyncKubeClient(KubeClient(server.api_client(), read_timeout=2.0))
+    client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
     probe = CounterProbe(client, metrics, driver="gpu.nvidia.com", node_name="n1", period=0.3)
     publisher = SlicePublisher(
         client, driver="gpu.nvidia.com", node_name="n1", observer=reports, backoff=Backoff(0.02, 0.2)
