@@ -81,6 +81,7 @@ class PluginNode:
             "http-address": "",
             "rescan-seconds": "1",
             "mig": "static",
+            "mig": "static",
             **self.flags,
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }
