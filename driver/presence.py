@@ -62,17 +62,26 @@ def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> None:
         if error.code in (Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND):
             return
         raise
-    if mode.current and not (device.gpu.resetless_mig and _is_empty(nvml, device, gpu)):
+    if not mode.current:
+        return
+    instances = _instances(nvml, device, gpu)
+    if instances or not device.gpu.resetless_mig:
+        there = f" with GPU instance {', '.join(instances)}, not created by this driver" if instances else ""
         raise DevicePresenceError(
             device.name,
-            f"MIG mode is on for GPU {device.gpu.uuid}, so it cannot be used as a whole; "
+            f"MIG mode is on for GPU {device.gpu.uuid}{there}, so it cannot be used as a whole; "
             "turn it off (nvidia-smi -mig 0) or claim a MIG device",
         )
 
 
-def _is_empty(nvml: Nvml, device: Device, gpu: DeviceHandle) -> bool:
-    """Whether there is no instance, so that MIG mode can be turned off for the claim."""
-    return not any(nvml.gpu_instances(gpu, profile.id) for profile in device.gpu.profiles)
+def _instances(nvml: Nvml, device: Device, gpu: DeviceHandle) -> list[str]:
+    """The GPU instances that are there, in words. Without any, MIG mode can be turned off for the claim."""
+    found = []
+    for profile in device.gpu.profiles:
+        for handle in nvml.gpu_instances(gpu, profile.id):
+            instance = nvml.gpu_instance_info(handle)
+            found.append(f"{instance.id} ({profile.profile} at {instance.placement.start})")
+    return found
 
 
 def _partition(nvml: Nvml, device: Device, gpu: DeviceHandle, mig: MigDevice) -> None:

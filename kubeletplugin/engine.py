@@ -23,7 +23,8 @@ from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.partitions import ClaimPartitions, MigHardware, release
+from kubeletplugin.owninstances import may_be_of_boot
+from kubeletplugin.partitions import ClaimPartitions, MigChanges, MigHardware
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
 
@@ -84,6 +85,7 @@ class ClaimEngine:
         self._metrics = metrics
         self._pool = pool
         self._boot_id = boot_id
+        self._mig = MigChanges(hardware, metrics, boot_id)
         self._gates: dict[str, _Gate] = {}
         self.changed = asyncio.Event()
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
@@ -131,7 +133,7 @@ class ClaimEngine:
             gpus = () if record is None else record.gpus
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
                 if record is not None:
-                    await release(self._hardware, record, self._boot_id)
+                    await self._mig.release(record)
                 await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
                 await self._store.run(lambda store: _forget(store, uid))
         self.changed.set()
@@ -202,8 +204,8 @@ class ClaimEngine:
             before, begun = await self._store.run(
                 lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
             )
-        continued = before is not None and before.boot_id == self._boot_id
-        partitions = ClaimPartitions(self._hardware, self._store, begun, continued=continued)
+        continued = before is not None and may_be_of_boot(before, self._boot_id)
+        partitions = ClaimPartitions(self._mig, self._store, begun, continued=continued)
         try:
             with self._timed("devices"):
                 await partitions.make([item.device for item in plan.devices])
@@ -220,13 +222,14 @@ class ClaimEngine:
                 with self._timed("commit"):
                     await self._store.run(lambda store: store.put(done))
         except BaseException:
-            await asyncio.shield(self._undo(reference, partitions, forget=before is None))
+            await asyncio.shield(self._undo(partitions, begun, forget=before is None))
             raise
         self.changed.set()
         return done
 
-    async def _undo(self, reference: ClaimReference, partitions: ClaimPartitions, *, forget: bool) -> None:
+    async def _undo(self, partitions: ClaimPartitions, begun: ClaimRecord, *, forget: bool) -> None:
         """Undo what this attempt did; the claim is forgotten only when nothing of it is left."""
+        reference = begun.claim
         try:
             await partitions.undo()
             if forget:
@@ -234,6 +237,8 @@ class ClaimEngine:
                     f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
                 )
                 await self._store.run(lambda store: store.remove(reference.uid))
+            elif partitions.record != begun:
+                await self._store.run(lambda store: store.put(partitions.record))
         except Exception as error:
             log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
 
@@ -332,7 +337,7 @@ def _begin(
 
 def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
     """What is wanted, with the instances that an earlier attempt of this boot has made."""
-    if before.boot_id != wanted.boot_id:
+    if not may_be_of_boot(before, wanted.boot_id):
         return wanted
     earlier = {held.device: held for held in before.devices}
     devices = []

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from cdi.driverroot import DriverRoot, DriverRootError
@@ -19,7 +20,7 @@ from driver.devices import Device, OwnInstances
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
 from driver.inventory import Inventory, PciAddress, UnreadableField, UnreadableGpu
-from driver.migoffer import mig_offer
+from driver.migoffer import MigPolicy, mig_offer
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -164,6 +165,9 @@ class GpuHardware:
         return self._nvml is None and "DRIVER_NOT_LOADED" in self.unavailable
 
     async def verify(self, device: Device) -> None:
+        if self._settings.mig is not MigPolicy.DYNAMIC:
+            # Whose mode it is, is not for us to change.
+            device = replace(device, gpu=replace(device.gpu, resetless_mig=False))
         try:
             await self.on_gpu(
                 device.gpu.pci,

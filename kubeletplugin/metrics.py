@@ -27,8 +27,15 @@ class Metrics:
         )
         self.step_seconds = Histogram(
             "gpudra_prepare_step_seconds",
-            "Parts of preparing a claim: api-read, lock-wait, presence, intent, cdi-write, commit.",
+            "Parts of preparing a claim: api-read, lock-wait, presence, intent, devices, cdi-write, commit.",
             ["step"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.mig_change_seconds = Histogram(
+            "gpudra_mig_change_seconds",
+            "Duration of changes of MIG: mode, create-gpu-instance, create-compute-instance, destroy.",
+            ["change"],
             buckets=_SECONDS,
             registry=registry,
         )

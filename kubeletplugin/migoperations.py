@@ -34,6 +34,9 @@ MAX_COMPUTE_INSTANCES = 8
 
 T = TypeVar("T")
 
+_GONE = (Code.GPU_NOT_FOUND, Code.GPU_IS_LOST, Code.DRIVER_NOT_LOADED)
+"""Answers that leave no doubt that no instance of the GPU exists."""
+
 DescribeProcess = Callable[[int], str]
 """From a pid to what a person knows it by, such as ``4711 (python, pod 6f1c…)``."""
 
@@ -60,33 +63,62 @@ class CardGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """A compute instance that was made: its id and the UUID of the MIG device that it is."""
+    """A compute instance that exists: its id and the UUID of the MIG device that it is."""
 
     id: int
     uuid: str
 
 
-def set_mode(nvml: Nvml, gpu: Card, enabled: bool, describe: DescribeProcess) -> None:
-    """Switch MIG mode and wait until it holds; nothing happens if it does already.
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A GPU instance that exists, with its compute instances by id."""
+
+    gpu_instance_id: int
+    compute_instances: tuple[ComputeInstance, ...]
+
+    @property
+    def compute_instance(self) -> ComputeInstance | None:
+        """The first, which of an instance that is ours is the only one."""
+        return next(iter(self.compute_instances), None)
+
+    @property
+    def uuids(self) -> list[str]:
+        return [instance.uuid for instance in self.compute_instances]
+
+
+def is_mode_on(nvml: Nvml, gpu: Card) -> bool:
+    """Whether MIG mode is on now. Raises CardGone and NvmlError."""
+    return nvml.mig_mode(_handle(nvml, gpu)).current
+
+
+def set_mode(nvml: Nvml, gpu: Card, enabled: bool, describe: DescribeProcess, patience: float) -> None:
+    """Switch MIG mode and wait until it holds; nothing happens if it does already and no change is pending.
+
+    ``patience``: seconds to try again while the GPU is in use.
 
     Raises:
-        MigOperationError: processes use the GPU, or the mode stays pending until a reset.
-        NvmlError: NVML refuses.
+        MigOperationError: NVML refuses, processes use the GPU, or the mode stays pending until a reset.
+        CardGone: there is no such GPU.
     """
     handle = _handle(nvml, gpu)
     wanted = "on" if enabled else "off"
+    problem = f"MIG mode of GPU {gpu.pci} cannot be turned {wanted}"
     refused: NvmlError | None = None
 
     def switch() -> None:
         nonlocal refused
-        if nvml.mig_mode(handle).current == enabled:
+        mode = nvml.mig_mode(handle)
+        if mode.current == enabled and mode.pending == enabled:
             return
         status = nvml.set_mig_mode(handle, enabled)
         refused = None if status == Code.SUCCESS else NvmlError("nvmlDeviceSetMigMode", status)
         if status == Code.IN_USE:
             raise NvmlError("nvmlDeviceSetMigMode", status)
 
-    _until_free(nvml, handle, switch, f"MIG mode of GPU {gpu.pci} cannot be turned {wanted}", describe)
+    try:
+        _until_free(nvml, handle, switch, problem, describe, patience=patience)
+    except NvmlError as error:
+        raise MigOperationError("MigMode", f"{problem}: {error}") from error
     deadline = time.monotonic() + ACTIVATION_SECONDS
     while nvml.mig_mode(handle).current != enabled:
         if time.monotonic() > deadline or refused is not None:
@@ -98,11 +130,20 @@ def set_mode(nvml: Nvml, gpu: Card, enabled: bool, describe: DescribeProcess) ->
         time.sleep(_FIRST_PAUSE_SECONDS)
 
 
-def find_gpu_instance(nvml: Nvml, gpu: Card, profile_id: int, placement: Placement) -> int | None:
-    """The id of the GPU instance of exactly this profile at exactly this placement, if there is one."""
+def find_instance(nvml: Nvml, gpu: Card, profile_id: int, placement: Placement) -> Instance | None:
+    """The GPU instance of exactly this profile at exactly this placement, if there is one.
+
+    Raises:
+        CardGone: there is no such GPU.
+        NvmlError: it cannot be told.
+    """
     for instance in _gpu_instances(nvml, profile_id, _handle(nvml, gpu)):
         if instance.placement == placement:
-            return instance.id
+            found = [
+                ComputeInstance(number, nvml.uuid(nvml.compute_instance(instance.handle, number).mig_device))
+                for number in _compute_instances(nvml, instance.handle)
+            ]
+            return Instance(instance.id, tuple(found))
     return None
 
 
@@ -113,12 +154,12 @@ def create_gpu_instance(
     placement: Placement,
     profiles: Sequence[MigProfile],
     describe: DescribeProcess,
-) -> int:
-    """Make a GPU instance and return its id. ``profiles`` are all of the GPU, to tell what is in the way.
+) -> None:
+    """Make a GPU instance. ``profiles`` are all of the GPU, to tell what is in the way.
 
     Raises:
-        MigOperationError: the GPU is busy, or something that is not ours lies there.
-        NvmlError: NVML refuses.
+        MigOperationError: NVML refuses, the GPU is busy, or something that is not ours lies there.
+        CardGone: there is no such GPU.
     """
     handle = _handle(nvml, gpu)
     what = f"{profile.profile} at {placement.start} of GPU {gpu.pci}"
@@ -127,7 +168,7 @@ def create_gpu_instance(
         return nvml.create_gpu_instance(handle, profile.id, placement)
 
     try:
-        instance = _until_free(nvml, handle, create, f"GPU instance {what} cannot be made", describe)
+        _until_free(nvml, handle, create, f"GPU instance {what} cannot be made", describe)
     except NvmlError as error:
         if error.code == Code.INSUFFICIENT_RESOURCES:
             reason = _in_the_way(nvml, profiles, handle, placement)
@@ -135,12 +176,6 @@ def create_gpu_instance(
                 "NoRoom", f"GPU instance {what} cannot be made: {error}; {reason}"
             ) from error
         raise MigOperationError("MigCreate", f"GPU instance {what} cannot be made: {error}") from error
-    try:
-        return nvml.gpu_instance_info(instance).id
-    except NvmlError:
-        # Without its id it could not be found again.
-        nvml.destroy_gpu_instance(instance)
-        raise
 
 
 def create_compute_instance(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: str) -> ComputeInstance:
@@ -168,23 +203,12 @@ def create_compute_instance(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: s
     )
 
 
-def find_compute_instance(nvml: Nvml, gpu: Card, gpu_instance_id: int) -> ComputeInstance | None:
-    """The only compute instance of a GPU instance, if there is one."""
-    handle = _handle(nvml, gpu)
-    instance = nvml.gpu_instance(handle, gpu_instance_id).handle
-    for found in _compute_instances(nvml, instance):
-        mig_device = nvml.compute_instance(instance, found).mig_device
-        return ComputeInstance(found, nvml.uuid(mig_device))
-    return None
-
-
 def destroy(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: str, describe: DescribeProcess) -> None:
     """Destroy a GPU instance with its compute instances; one that is gone is no error.
 
     Raises:
-        MigOperationError: processes use it.
+        MigOperationError: NVML refuses, or processes use it.
         CardGone: there is nothing to destroy.
-        NvmlError: NVML refuses.
     """
     handle = _handle(nvml, gpu)
     gone = (Code.NOT_FOUND, Code.NOT_SUPPORTED)
@@ -209,7 +233,12 @@ def destroy(nvml: Nvml, gpu: Card, gpu_instance_id: int, what: str, describe: De
             if error.code not in gone:
                 raise
 
-    _until_free(nvml, handle, clear, problem, describe, gpu_instance_id)
+    try:
+        _until_free(nvml, handle, clear, problem, describe, gpu_instance_id)
+    except NvmlError as error:
+        if error.code in _GONE:
+            raise CardGone(f"GPU {gpu.pci} ({gpu.uuid}) is gone: {error}") from error
+        raise MigOperationError("MigDestroy", f"{problem}: {error}; trying again is safe") from error
 
 
 def _handle(nvml: Nvml, gpu: Card) -> DeviceHandle:
@@ -217,7 +246,7 @@ def _handle(nvml: Nvml, gpu: Card) -> DeviceHandle:
         handle = nvml.device_by_pci(gpu.pci)
         found = nvml.uuid(handle)
     except NvmlError as error:
-        if error.code in (Code.NOT_FOUND, Code.GPU_NOT_FOUND, Code.GPU_IS_LOST):
+        if error.code in (Code.NOT_FOUND, *_GONE):
             raise CardGone(f"GPU {gpu.pci} ({gpu.uuid}) is gone: {error}") from error
         raise
     if found != gpu.uuid:
@@ -269,9 +298,10 @@ def _until_free(
     problem: str,
     describe: DescribeProcess,
     gpu_instance_id: int | None = None,
+    patience: float | None = None,
 ) -> T:
     """Do ``change``, again and again for a while if NVML says that something is in use."""
-    deadline = time.monotonic() + IN_USE_SECONDS
+    deadline = time.monotonic() + (IN_USE_SECONDS if patience is None else patience)
     pause = _FIRST_PAUSE_SECONDS
     while True:
         try:
@@ -300,13 +330,13 @@ def _in_the_way(
 ) -> str:
     """Which instances that exist overlap the placement, in words."""
     found = [
-        f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start}), no claim has it"
+        f"GPU instance {instance.id} ({profile.profile} at {instance.placement.start})"
         for profile in profiles
         for instance in _gpu_instances(nvml, profile.id, handle)
         if instance.placement.overlaps(placement)
     ]
     if found:
-        return "in the way: " + ", ".join(found)
+        return f"in the way, and not created by this driver: {', '.join(found)}"
     return "nothing overlaps its placement, so an engine that it needs is used up"
 
 

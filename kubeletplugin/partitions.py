@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from driver.devices import Device
 from driver.inventory import Gpu, PciAddress
 from driver.nvml import Nvml, NvmlError, NvmlUnavailable
 from kubeletplugin import migoperations
-from kubeletplugin.migoperations import Card, CardGone, MigOperationError
+from kubeletplugin.lanes import LaneTimeout
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.migoperations import Card, CardGone, ComputeInstance, Instance, MigOperationError
+from kubeletplugin.owninstances import is_held, may_be_of_boot
 from kubeletplugin.store import ClaimRecord, HeldDevice
 from kubeletplugin.storethread import StoreThread
 
@@ -33,7 +36,10 @@ class MigHardware(Protocol):
     """What changes of MIG need to know of the node."""
 
     async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
-        """Run a blocking function in the lane of the claims on this GPU. Raises NvmlUnavailable."""
+        """Run a blocking function in the lane of the claims on this GPU, one after the other.
+
+        Raises NvmlUnavailable.
+        """
 
     def describe_process(self, pid: int) -> str:
         """What a person knows the process by."""
@@ -42,25 +48,173 @@ class MigHardware(Protocol):
         """Whether the NVIDIA driver is not loaded, so that no instance can exist."""
 
 
+class MigChanges:
+    """Changes of MIG on a node's GPUs, each timed, for claims that hold the locks of these GPUs."""
+
+    def __init__(self, hardware: MigHardware, metrics: Metrics, boot_id: str) -> None:
+        self._hardware = hardware
+        self._seconds = metrics.mig_change_seconds
+        self._boot_id = boot_id
+
+    async def look(self, pci: PciAddress, call: str, function: Callable[[Nvml], T]) -> T:
+        """Read something of a GPU after all changes that were begun before."""
+        try:
+            return await self._hardware.on_gpu(pci, call, function, CHANGE_SECONDS)
+        except NvmlError as error:
+            raise MigOperationError("Nvml", f"{call} on GPU {pci} failed: {error}") from error
+
+    async def change(self, change: str, pci: PciAddress, call: str, function: Callable[[Nvml], T]) -> T:
+        """Make a change; ``change`` is its kind, as the metric has it."""
+
+        def timed(nvml: Nvml) -> T:
+            with self._seconds.labels(change).time():
+                return function(nvml)
+
+        return await self.look(pci, call, timed)
+
+    async def set_mode(self, card: Card, enabled: bool, *, patience: float) -> None:
+        """Switch MIG mode, see :func:`kubeletplugin.migoperations.set_mode`."""
+        log.info("MIG mode of GPU %s is turned %s", card.pci, "on" if enabled else "off")
+        await self.change(
+            "mode",
+            card.pci,
+            "change of MIG mode",
+            lambda nvml: migoperations.set_mode(
+                nvml, card, enabled, self._hardware.describe_process, patience
+            ),
+        )
+
+    async def create_gpu_instance(self, device: Device, made: Callable[[], None]) -> None:
+        """Make the GPU instance of a partition; ``made`` is called in the GPU's lane when it exists."""
+        gpu, partition = device.gpu, device.partition
+        assert partition is not None
+
+        def create(nvml: Nvml) -> None:
+            migoperations.create_gpu_instance(
+                nvml,
+                Card(gpu.pci, gpu.uuid),
+                partition.profile,
+                partition.placement,
+                gpu.profiles,
+                self._hardware.describe_process,
+            )
+            made()
+
+        await self.change("create-gpu-instance", gpu.pci, f"creation of {device.name}", create)
+
+    async def create_compute_instance(self, device: Device, gpu_instance_id: int) -> ComputeInstance:
+        """Make the compute instance that fills the GPU instance of a partition."""
+        card = Card(device.gpu.pci, device.gpu.uuid)
+        return await self.change(
+            "create-compute-instance",
+            card.pci,
+            f"creation of the compute instance of {device.name}",
+            lambda nvml: migoperations.create_compute_instance(nvml, card, gpu_instance_id, device.name),
+        )
+
+    async def destroy(self, held: HeldDevice, made: Callable[[], bool] = lambda: True) -> None:
+        """Destroy the instance of one held partition, if it is there and is the one that was made.
+
+        ``made`` is asked in the GPU's lane: nothing happens unless the instance was made.
+
+        Raises:
+            MigOperationError, NvmlUnavailable, LaneTimeout: repeating is safe.
+        """
+        if self._hardware.driver_is_gone():
+            log.info("%s went with the driver; there is nothing to destroy", held.device)
+            return
+        card = Card(held.footprint.gpu, held.gpu_uuid)
+
+        def work(nvml: Nvml) -> None:
+            found = _instance_at(nvml, held) if made() else None
+            if found is None:
+                return
+            if not is_held(held, found.gpu_instance_id, found.uuids):
+                log.warning("%s: what lies in its place is not ours and stays: %s", held.device, found)
+                return
+            what = f"device {held.device}"
+            with self._seconds.labels("destroy").time():
+                migoperations.destroy(
+                    nvml, card, found.gpu_instance_id, what, self._hardware.describe_process
+                )
+
+        try:
+            await self.look(card.pci, f"destruction of {held.device}", work)
+        except CardGone as error:
+            log.info("%s went with its GPU; there is nothing to destroy: %s", held.device, error)
+
+    async def release(self, record: ClaimRecord) -> None:
+        """Destroy the partitions of a claim, GPUs at the same time, last made first; put MIG modes back that
+        an administrator had turned on and this claim had turned off. One that fails keeps no other.
+
+        Raises:
+            MigOperationError, NvmlUnavailable, LaneTimeout: repeating is safe.
+        """
+        if not may_be_of_boot(record, self._boot_id):
+            return
+        by_gpu: dict[PciAddress, list[HeldDevice]] = {}
+        for held in reversed(record.devices):
+            if not held.admin_access and (held.profile_id is not None or held.restore_mig):
+                by_gpu.setdefault(held.footprint.gpu, []).append(held)
+
+        async def on_one_gpu(devices: list[HeldDevice]) -> None:
+            failed: Exception | None = None
+            for held in devices:
+                try:
+                    await (self._restore_mode(held) if held.profile_id is None else self.destroy(held))
+                except (MigOperationError, NvmlUnavailable, LaneTimeout) as error:
+                    failed = failed or error
+            if failed is not None:
+                raise failed
+
+        await _all(on_one_gpu(devices) for devices in by_gpu.values())
+
+    async def _restore_mode(self, held: HeldDevice) -> None:
+        """Turn MIG mode on again where an administrator had it on. Best effort: nothing hangs on it."""
+        card = Card(held.footprint.gpu, held.gpu_uuid)
+        try:
+            await self.set_mode(card, True, patience=migoperations.IN_USE_SECONDS)
+        except (MigOperationError, CardGone, NvmlUnavailable) as error:
+            log.warning(
+                "MIG mode of GPU %s, on before the claim, could not be turned on again: %s", card.pci, error
+            )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A GPU instance that is made now. ``made`` is set in the GPU's lane, where nothing overtakes it."""
+
+    position: int
+    held: HeldDevice
+    made: bool = False
+
+    def succeeded(self) -> None:
+        self.made = True
+
+    def is_made(self) -> bool:
+        return self.made
+
+
 class ClaimPartitions:
     """The partitions of one claim while it is prepared: what is made is noted, and can be undone."""
 
     def __init__(
-        self, hardware: MigHardware, store: StoreThread, record: ClaimRecord, *, continued: bool
+        self, changes: MigChanges, store: StoreThread, record: ClaimRecord, *, continued: bool
     ) -> None:
         """``continued``: the record, or its intent, was written in this boot by an earlier attempt."""
-        self._hardware = hardware
+        self._changes = changes
         self._store = store
         self._continued = continued
-        self._made: list[HeldDevice] = []
-        self._switched: list[tuple[Gpu, bool]] = []
+        self._attempts: list[_Attempt] = []
+        self._switched: list[tuple[Card, bool]] = []
         self.record = record
 
     async def make(self, devices: Sequence[Device]) -> None:
         """Bring every device of the record into being, GPUs at the same time, the devices of one in order.
 
         Raises:
-            MigOperationError, NvmlError, NvmlUnavailable, LaneTimeout: see :meth:`undo`.
+            MigOperationError, CardGone, NvmlUnavailable, LaneTimeout: what was made can be undone.
+            StoreError: what was done could not be written down.
         """
         by_gpu: dict[PciAddress, list[int]] = {}
         for position, held in enumerate(self.record.devices):
@@ -75,93 +229,91 @@ class ClaimPartitions:
 
     async def undo(self) -> None:
         """Destroy what was made here, last first, and switch MIG modes back. Raises as :meth:`make`."""
-        while self._made:
-            await destroy(self._hardware, self._made[-1])
-            self._made.pop()
-        for gpu, enabled in reversed(list(self._switched)):
-            await self._switch(gpu, not enabled)
+        while self._attempts:
+            attempt = self._attempts[-1]
+            await self._changes.destroy(attempt.held, attempt.is_made)
+            self._set(attempt.position, _unmade(attempt.held))
+            self._attempts.pop()
+        for card, enabled in reversed(self._switched):
+            try:
+                await self._changes.set_mode(card, not enabled, patience=0.0)
+            except (MigOperationError, CardGone) as error:
+                if not enabled:
+                    raise
+                # It is noted as ours, and is turned off when a whole GPU is claimed.
+                log.info("MIG mode of GPU %s stays on: %s", card.pci, error)
 
     async def _make(self, position: int, device: Device) -> None:
-        held = self.record.devices[position]
         if device.partition is not None:
-            await self._make_partition(position, device, held)
+            await self._make_partition(position, device)
         elif device.mig is None and device.gpu.resetless_mig:
-            await self._make_whole(position, device.gpu, held)
+            await self._make_whole(position, device.gpu)
 
-    async def _make_partition(self, position: int, device: Device, held: HeldDevice) -> None:
-        gpu, partition, what = device.gpu, device.partition, device.name
-        assert partition is not None
-        card = Card(gpu.pci, gpu.uuid)
-        existing = await self._change(
-            gpu,
-            f"look for {what}",
-            lambda nvml: migoperations.find_gpu_instance(
-                nvml, card, partition.profile.id, partition.placement
-            ),
-        )
-        if existing is not None and not self._is_ours(held, existing):
-            raise _not_ours(what, existing)
-        if existing is None:
-            if not await self._mode(gpu):
-                await self._store.run(lambda store: store.note_mig_on(gpu.uuid, self.record.boot_id))
-                await self._switch(gpu, True)
-            existing = await self._change(
-                gpu,
-                f"creation of {what}",
-                lambda nvml: migoperations.create_gpu_instance(
-                    nvml,
-                    card,
-                    partition.profile,
-                    partition.placement,
-                    gpu.profiles,
-                    self._hardware.describe_process,
-                ),
-            )
-            held = replace(held, gpu_instance_id=existing, compute_instance_id=None, uuid="")
-            self._made.append(held)
-        held = replace(held, gpu_instance_id=existing)
+    async def _make_partition(self, position: int, device: Device) -> None:
+        held = self.record.devices[position]
+        found = await self._look(device, held)
+        if found is None:
+            found = await self._create(position, device)
+        elif not (self._continued and is_held(held, found.gpu_instance_id, found.uuids)):
+            raise MigOperationError("NoRoom", _not_ours(device, found))
+        held = replace(self.record.devices[position], gpu_instance_id=found.gpu_instance_id)
+        if found.compute_instance is None:
+            held = replace(held, compute_instance_id=None, uuid="")
         await self._note(position, held)
-        gpu_instance_id = existing
-        found = await self._change(
-            gpu,
-            f"creation of the compute instance of {what}",
-            lambda nvml: (
-                migoperations.find_compute_instance(nvml, card, gpu_instance_id)
-                or migoperations.create_compute_instance(nvml, card, gpu_instance_id, what)
-            ),
+        compute_instance = found.compute_instance or await self._changes.create_compute_instance(
+            device, found.gpu_instance_id
         )
-        if held.uuid not in ("", found.uuid):
-            raise _not_ours(what, existing)
-        self._set(position, replace(held, compute_instance_id=found.id, uuid=found.uuid))
+        self._set(
+            position, replace(held, compute_instance_id=compute_instance.id, uuid=compute_instance.uuid)
+        )
 
-    def _is_ours(self, held: HeldDevice, existing: int) -> bool:
-        return self._continued and held.gpu_instance_id in (None, existing)
-
-    async def _make_whole(self, position: int, gpu: Gpu, held: HeldDevice) -> None:
-        """Turn MIG mode off, where it is on for nobody any more."""
+    async def _create(self, position: int, device: Device) -> Instance:
+        """Make the GPU instance, and turn MIG mode on before where it is off."""
+        gpu, boot_id = device.gpu, self.record.boot_id
+        # What an earlier attempt made is gone: its ids must not stand for what is made now.
+        held = _unmade(self.record.devices[position])
+        await self._note(position, held)
         if not await self._mode(gpu):
-            return
+            await self._store.run(lambda store: store.note_mig_on(gpu.uuid, boot_id))
+            await self._switch(gpu, True)
+        attempt = _Attempt(position, held)
+        self._attempts.append(attempt)
+        await self._changes.create_gpu_instance(device, attempt.succeeded)
+        found = await self._look(device, held)
+        if found is None:
+            raise MigOperationError(
+                "MigCreate", f"device {device.name} was made, and NVML does not list it; trying again is safe"
+            )
+        attempt.held = replace(held, gpu_instance_id=found.gpu_instance_id)
+        return found
+
+    async def _make_whole(self, position: int, gpu: Gpu) -> None:
+        """Turn MIG mode off, where it is on for nobody any more."""
         boot_id = self.record.boot_id
-        ours = await self._store.run(lambda store: store.is_mig_on_ours(gpu.uuid, boot_id))
-        await self._note(position, replace(held, restore_mig=not ours))
-        await self._switch(gpu, False)
+        if await self._mode(gpu):
+            ours = await self._store.run(lambda store: store.is_mig_on_ours(gpu.uuid, boot_id))
+            await self._note(position, replace(self.record.devices[position], restore_mig=not ours))
+            await self._switch(gpu, False, revert=not ours)
+        elif not self._continued:
+            return
         await self._store.run(lambda store: store.forget_mig_on(gpu.uuid))
 
-    async def _mode(self, gpu: Gpu) -> bool:
-        return await self._change(
-            gpu, f"MIG mode of {gpu.pci}", lambda nvml: nvml.mig_mode(nvml.device_by_pci(gpu.pci)).current
+    async def _look(self, device: Device, held: HeldDevice) -> Instance | None:
+        return await self._changes.look(
+            device.gpu.pci, f"look for {device.name}", lambda nvml: _instance_at(nvml, held)
         )
 
-    async def _switch(self, gpu: Gpu, enabled: bool) -> None:
-        log.info("MIG mode of GPU %s is turned %s", gpu.pci, "on" if enabled else "off")
-        await self._change(
-            gpu,
-            f"MIG mode change of {gpu.pci}",
-            lambda nvml: migoperations.set_mode(
-                nvml, Card(gpu.pci, gpu.uuid), enabled, self._hardware.describe_process
-            ),
+    async def _mode(self, gpu: Gpu) -> bool:
+        return await self._changes.look(
+            gpu.pci, "query of MIG mode", lambda nvml: migoperations.is_mode_on(nvml, Card(gpu.pci, gpu.uuid))
         )
-        self._switched.append((gpu, enabled))
+
+    async def _switch(self, gpu: Gpu, enabled: bool, *, revert: bool = True) -> None:
+        card = Card(gpu.pci, gpu.uuid)
+        if revert:
+            # Before it is done: a change that is given up may come to pass, or be pending.
+            self._switched.append((card, enabled))
+        await self._changes.set_mode(card, enabled, patience=migoperations.IN_USE_SECONDS)
 
     async def _note(self, position: int, held: HeldDevice) -> None:
         """Write what was done down before the next step."""
@@ -175,86 +327,26 @@ class ClaimPartitions:
         devices[position] = held
         self.record = replace(self.record, devices=tuple(devices))
 
-    async def _change(self, gpu: Gpu, call: str, function: Callable[[Nvml], T]) -> T:
-        return await self._hardware.on_gpu(gpu.pci, call, function, CHANGE_SECONDS)
 
-
-def _not_ours(what: str, gpu_instance_id: int) -> MigOperationError:
-    return MigOperationError(
-        "NoRoom",
-        f"device {what}: GPU instance {gpu_instance_id} lies at its placement and was not created by this "
-        "driver; it can only be destroyed by who made it",
-    )
-
-
-async def release(hardware: MigHardware, record: ClaimRecord, boot_id: str) -> None:
-    """Destroy the partitions of a claim, GPUs at the same time, last made first; put MIG modes back that
-    an administrator had turned on and this claim had turned off.
-
-    Raises:
-        MigOperationError, NvmlError, NvmlUnavailable, LaneTimeout: repeating is safe.
-    """
-    by_gpu: dict[PciAddress, list[HeldDevice]] = {}
-    for held in reversed(record.devices):
-        if not held.admin_access:
-            by_gpu.setdefault(held.footprint.gpu, []).append(held)
-
-    async def on_one_gpu(devices: list[HeldDevice]) -> None:
-        for held in devices:
-            if held.profile_id is not None and record.boot_id == boot_id:
-                await destroy(hardware, held)
-            elif held.restore_mig and record.boot_id == boot_id:
-                await _restore_mode(hardware, held)
-
-    await _all(on_one_gpu(devices) for devices in by_gpu.values())
-
-
-async def destroy(hardware: MigHardware, held: HeldDevice) -> None:
-    """Destroy the instance of one held partition, if it is there and is the one that was made.
-
-    Raises:
-        MigOperationError, NvmlError, NvmlUnavailable, LaneTimeout: repeating is safe.
-    """
-    if hardware.driver_is_gone():
-        log.info("%s went with the driver; there is nothing to destroy", held.device)
-        return
-    card = Card(held.footprint.gpu, held.gpu_uuid)
+def _instance_at(nvml: Nvml, held: HeldDevice) -> Instance | None:
+    """What lies at the placement of a held partition, with its profile."""
     profile_id, placement = held.profile_id, held.footprint.placement
     assert profile_id is not None
     assert placement is not None
-
-    def work(nvml: Nvml) -> None:
-        found = migoperations.find_gpu_instance(nvml, card, profile_id, placement)
-        if found is None or held.gpu_instance_id not in (None, found):
-            return
-        compute_instance = migoperations.find_compute_instance(nvml, card, found)
-        if held.uuid and compute_instance is not None and compute_instance.uuid != held.uuid:
-            log.warning(
-                "%s was replaced by %s, which is not ours and stays", held.uuid, compute_instance.uuid
-            )
-            return
-        migoperations.destroy(nvml, card, found, f"device {held.device}", hardware.describe_process)
-
-    try:
-        await hardware.on_gpu(card.pci, f"destruction of {held.device}", work, CHANGE_SECONDS)
-    except CardGone as error:
-        log.info("%s went with its GPU; there is nothing to destroy: %s", held.device, error)
+    return migoperations.find_instance(nvml, Card(held.footprint.gpu, held.gpu_uuid), profile_id, placement)
 
 
-async def _restore_mode(hardware: MigHardware, held: HeldDevice) -> None:
-    """Turn MIG mode on again where an administrator had it on. Best effort: nothing hangs on it."""
-    card = Card(held.footprint.gpu, held.gpu_uuid)
-    try:
-        await hardware.on_gpu(
-            card.pci,
-            f"MIG mode change of {card.pci}",
-            lambda nvml: migoperations.set_mode(nvml, card, True, hardware.describe_process),
-            CHANGE_SECONDS,
-        )
-    except (MigOperationError, CardGone, NvmlError, NvmlUnavailable) as error:
-        log.warning(
-            "MIG mode of GPU %s, on before the claim, could not be turned on again: %s", card.pci, error
-        )
+def _unmade(held: HeldDevice) -> HeldDevice:
+    return replace(held, gpu_instance_id=None, compute_instance_id=None, uuid="")
+
+
+def _not_ours(device: Device, found: Instance) -> str:
+    placement = device.footprint.placement
+    start = placement.start if placement else 0
+    return (
+        f"device {device.name}: GPU instance {found.gpu_instance_id} at {start} of GPU {device.gpu.pci} lies "
+        "in its place and was not created by this driver; it can only be destroyed by who made it"
+    )
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:

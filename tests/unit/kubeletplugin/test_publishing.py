@@ -243,6 +243,7 @@ async def test_a_held_partition_stays_one_while_its_instance_is_there(tmp_path: 
             device.gpu.uuid,
             device.footprint,
             node.hardware.published(device),
+            gpu_instance_id=5,
             profile_id=device.partition.profile.id,
         )
         record = ClaimRecord(
@@ -255,6 +256,7 @@ async def test_a_held_partition_stays_one_while_its_instance_is_there(tmp_path: 
         await node.store.run(lambda target: target.put(record))
         node.simulated.set_mig_mode(0)
         made = node.simulated.create_mig(0, "2g.20gb", 4)
+        assert made.id == 5
         await until(lambda: bool(node.hardware.inventory.gpus[0].gpu_instances))
         await asyncio.sleep(0.3)
         assert list(node.devices()) == list(before)
