@@ -78,7 +78,7 @@ class PluginNode:
             "kubelet-plugins-path": str(self.plugins),
             "cdi-root": str(self.cdi_root),
             "http-address": "",
-            "rescan-seconds": "1",
+            "rescan-seconds": "0.5",
             **self.flags,
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }
