@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
@@ -22,6 +22,8 @@ from kubeletplugin.failures import Failure, failure
 from kubeletplugin.logs import about
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, boot_seconds
+
+R = TypeVar("R", ClaimRecord, ClaimRecord | None)
 
 _MOST_SECONDS = 40.0
 """The kubelet gives up after 45 s; an answer must come before that."""
@@ -65,14 +67,12 @@ class DraService:
         if self._work:
             await asyncio.wait(self._work, timeout=timeout)
 
-    async def prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure:
+    def prepare(self, reference: ClaimReference, timeout: float) -> Awaitable[ClaimRecord | Failure]:
         """Read, plan and carry out one claim; never raises for what is wrong with it."""
-        outcome = await self._carry_out("prepare", reference, self._prepare(reference, timeout))
-        assert outcome is not None
-        return outcome
+        return self._carry_out("prepare", reference, self._prepare(reference, timeout))
 
-    async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure | None:
-        return await self._carry_out("unprepare", reference, self._unprepare(reference, timeout))
+    def unprepare(self, reference: ClaimReference, timeout: float) -> Awaitable[ClaimRecord | Failure | None]:
+        return self._carry_out("unprepare", reference, self._unprepare(reference, timeout))
 
     async def _prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord:
         asked_at = boot_seconds()
@@ -87,18 +87,16 @@ class DraService:
         self._observer.unprepared(reference)
         return record
 
-    async def _carry_out(
-        self, operation: str, reference: ClaimReference, work: Coroutine[Any, Any, ClaimRecord | None]
-    ) -> ClaimRecord | Failure | None:
+    def _carry_out(
+        self, operation: str, reference: ClaimReference, work: Awaitable[R]
+    ) -> asyncio.Future[R | Failure]:
         """Run ``work`` to its end even when the caller gives up, so that nothing stays half done."""
         task = asyncio.create_task(self._observed(operation, reference, work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
-    async def _observed(
-        self, operation: str, reference: ClaimReference, work: Awaitable[ClaimRecord | None]
-    ) -> ClaimRecord | Failure | None:
+    async def _observed(self, operation: str, reference: ClaimReference, work: Awaitable[R]) -> R | Failure:
         metrics = self._metrics
         with (
             about(f"{reference.namespace}/{reference.name}"),
