@@ -110,7 +110,8 @@ class GpuHardware:
     async def verify(self, device: Device) -> None:
         nvml = self._nvml
         if nvml is None:
-            raise NvmlUnavailable(f"device {device.name} cannot be checked: {self.unavailable}")
+            reason = self.unavailable or "NVML is being initialised anew; trying again is safe"
+            raise NvmlUnavailable(f"device {device.name} cannot be checked: {reason}")
         try:
             await self._lanes.run(
                 f"claims-gpu-{device.gpu.index}",

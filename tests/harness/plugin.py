@@ -145,7 +145,10 @@ class PluginNode:
         return self.process.log.read_text(errors="replace")
 
     def wait_log(self, text: str, timeout: float = 10.0) -> None:
-        wait_until(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-2000:]}", timeout)
+        try:
+            wait_until(lambda: text in self.log(), f"{text!r} in the log", timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{self.log()[-2000:]}") from None
 
     def slices(self) -> list[dict[str, Any]]:
         """This node's slices in the API server, by name."""
