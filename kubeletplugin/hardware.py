@@ -7,7 +7,6 @@ time keeps its last reading, or, without one, is named as unreadable.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -27,9 +26,9 @@ from kubeletplugin.claimspecs import ClaimSpecs
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
 from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.nvmlsession import NvmlSession
 from kubeletplugin.settings import Settings
 
-_LIBRARY = "libnvidia-ml.so.1"
 _SLOWEST_READING_SECONDS = 3600.0
 _FIRST_RETRY_SECONDS = 1.0
 _FIRST_REOPEN_SECONDS = 300.0
@@ -60,7 +59,7 @@ class GpuHardware:
         self._roots = HostRoots(settings.proc_root, settings.sys_root)
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
-        self._nvml: Nvml | None = None
+        self._session = NvmlSession(self._driver_root, settings.nvml_timeout_seconds)
         self._view = _View(Inventory(), {}, ())
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
@@ -108,15 +107,18 @@ class GpuHardware:
         return published(device, self._view.inventory)
 
     async def verify(self, device: Device) -> None:
-        nvml = self._nvml
-        if nvml is None:
-            reason = self.unavailable or "NVML is being initialised anew; trying again is safe"
-            raise NvmlUnavailable(f"device {device.name} cannot be checked: {reason}")
+        if self._session.current is None and self.unavailable:
+            raise NvmlUnavailable(f"device {device.name} cannot be checked: {self.unavailable}")
+
+        def check() -> None:
+            with self._session.use() as nvml:
+                verify(nvml, device)
+
         try:
             await self._lanes.run(
                 f"claims-gpu-{device.gpu.index}",
                 f"check of {device.name}",
-                lambda: verify(nvml, device),
+                check,
                 self._settings.nvml_timeout_seconds,
             )
         except DevicePresenceError:
@@ -198,10 +200,9 @@ class GpuHardware:
         return task.result()
 
     def _open_and_read(self) -> NodeReading:
-        if self._nvml is None:
-            self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
+        nvml = self._session.open()
         try:
-            node = read_node(self._nvml, self._roots)
+            node = read_node(nvml, self._roots)
         except NvmlError as error:
             if error.code in (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH):
                 self._reopen()
@@ -228,19 +229,13 @@ class GpuHardware:
         return True
 
     def _reopen(self) -> Nvml:
-        nvml, self._nvml = self._nvml, None
         # An index may be another GPU's from now on.
         self._readings.clear()
         self._last.clear()
-        if nvml is not None:
-            # What the library says to its end does not matter, and a driver that is gone makes it fail.
-            with contextlib.suppress(NvmlError):
-                nvml.close()
-        self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
-        return self._nvml
+        return self._session.reopen()
 
     async def _read_gpu(self, index: int) -> GpuReading | UnreadableGpu:
-        nvml = self._nvml
+        nvml = self._session.current
         if nvml is None:
             return UnreadableGpu(f"index {index}", "NVML is not initialised")
         try:
