@@ -295,18 +295,19 @@ def _begin(
             "Unprepared", f"claim {reference} was unprepared while this Prepare waited; nothing was prepared"
         )
     before = store.claims().get(reference.uid)
-    if before is None:
-        for item in plan.devices:
-            if not hardware.is_offered(item.device.name):
-                raise ClaimError(
-                    "NotOffered",
-                    f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
-                    "delete the pod to have it scheduled anew",
-                )
-    else:
+    if before is not None:
         _check_same_hardware(before, wanted)
+    had = {held.device for held in before.devices} if before is not None else set()
+    for item in plan.devices:
+        if item.device.name not in had and not hardware.is_offered(item.device.name):
+            raise ClaimError(
+                "NotOffered",
+                f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
+                "delete the pod to have it scheduled anew",
+            )
     check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
-    if before is None or before.state is not ClaimState.PREPARED:
+    was_allocated_anew = had != {held.device for held in wanted.devices}
+    if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(wanted)
     return before
 
