@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
@@ -187,11 +187,7 @@ class ClaimEngine:
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference
         with self._timed("presence"):
-            await self._verify(plan)
-            devices = [item.device for item in plan.devices]
-            spec = await self._files(
-                f"make the CDI spec of {reference}", lambda: self._hardware.claim_spec(reference.uid, devices)
-            )
+            spec = await self._look_and_make_spec(plan)
         wanted = ClaimRecord(
             reference,
             ClaimState.PREPARING,
@@ -228,12 +224,20 @@ class ClaimEngine:
         except Exception as error:
             log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
 
-    async def _verify(self, plan: PreparePlan) -> None:
+    async def _look_and_make_spec(self, plan: PreparePlan) -> bytes:
+        """Ask the hardware for the devices, and meanwhile make the CDI spec; both only read."""
+        reference = plan.claim.reference
+        devices = [item.device for item in plan.devices]
         checks = [self._hardware.verify(item.device) for item in plan.devices if not item.admin_access]
-        results = await asyncio.gather(*checks, return_exceptions=True)
-        for result in results:
+        making = self._files(
+            f"make the CDI spec of {reference}", lambda: self._hardware.claim_spec(reference.uid, devices)
+        )
+        # All are waited for, so that none goes on behind a claim that has failed.
+        *checked, spec = await asyncio.gather(*checks, making, return_exceptions=True)
+        for result in (*checked, spec):
             if isinstance(result, BaseException):
                 raise result
+        return cast("bytes", spec)
 
     def _held(self, claim_uid: str, item: PlannedDevice) -> HeldDevice:
         device = item.device
