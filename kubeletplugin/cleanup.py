@@ -54,9 +54,9 @@ class Cleanup:
         await self._engine.restored.wait()
         due = time.monotonic()
         while True:
-            await self._try("mending", self._mend())
+            await self._try("the mending of CDI specs", self._mend())
             if time.monotonic() >= due:
-                await self._try("clean-up", self.once())
+                await self._try("the clean-up", self.once())
                 pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
                 due = time.monotonic() + (min(pause, self._grace) if self._gone_since else pause)
             await asyncio.sleep(max(0.0, min(_MEND_SECONDS, due - time.monotonic())))
@@ -71,10 +71,13 @@ class Cleanup:
         for claim in await self._engine.mend():
             log.warning("the CDI spec of claim %s was gone and is written again", claim)
 
-    async def once(self) -> None:
-        """One round over the CDI folder and all claims in the store."""
+    async def _sweep(self) -> None:
         for name in await self._engine.sweep():
             log.info("removed %s from the CDI folder: no claim has it", name)
+
+    async def once(self) -> None:
+        """One round over the CDI folder and all claims in the store."""
+        await self._try("the sweep of the CDI folder", self._sweep())
         records = await self._engine.records()
         self._metrics.prepared_claims.set(len(records))
         self._gone_since = {uid: since for uid, since in self._gone_since.items() if uid in records}
@@ -87,7 +90,7 @@ class Cleanup:
             if reason is None:
                 self._gone_since.pop(record.claim.uid, None)
             elif self._is_due(record):
-                await self._unprepare(record, reason)
+                await self._try(f"unprepare of claim {record.claim}", self._unprepare(record, reason))
 
     def _is_due(self, record: ClaimRecord) -> bool:
         now = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -60,11 +61,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(chosen: Settings) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+    # What the imports make stays to the end: to look through it again and again would hold up claims.
+    gc.disable()
     from kube.configuration import ConfigurationError
     from kubeletplugin.service import serve
     from kubeletplugin.sockets import SocketError
     from kubeletplugin.store import StoreError
 
+    gc.collect()
+    gc.freeze()
+    gc.enable()
     try:
         serve(chosen)
     except (ConfigurationError, SocketError, StoreError, OSError, ValueError) as error:

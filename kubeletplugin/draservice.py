@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
@@ -22,6 +22,8 @@ from kubeletplugin.failures import Failure, failure
 from kubeletplugin.logs import about
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, boot_seconds
+
+R = TypeVar("R", ClaimRecord, ClaimRecord | None)
 
 _MOST_SECONDS = 40.0
 """The kubelet gives up after 45 s; an answer must come before that."""
@@ -67,14 +69,12 @@ class DraService:
         if self._work:
             await asyncio.wait(self._work, timeout=timeout)
 
-    async def prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure:
+    def prepare(self, reference: ClaimReference, timeout: float) -> Awaitable[ClaimRecord | Failure]:
         """Read, plan and carry out one claim; never raises for what is wrong with it."""
-        outcome = await self._carry_out("prepare", reference, self._prepare(reference, timeout), timeout)
-        assert outcome is not None
-        return outcome
+        return self._carry_out("prepare", reference, self._prepare(reference, timeout))
 
-    async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | Failure | None:
-        return await self._carry_out("unprepare", reference, self._unprepare(reference, timeout), timeout)
+    def unprepare(self, reference: ClaimReference, timeout: float) -> Awaitable[ClaimRecord | Failure | None]:
+        return self._carry_out("unprepare", reference, self._unprepare(reference, timeout))
 
     async def _prepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord:
         asked_at = boot_seconds()
@@ -89,29 +89,16 @@ class DraService:
         self._observer.unprepared(reference)
         return record
 
-    async def _carry_out(
-        self,
-        operation: str,
-        reference: ClaimReference,
-        work: Coroutine[Any, Any, ClaimRecord | None],
-        timeout: float,
-    ) -> ClaimRecord | Failure | None:
+    def _carry_out(
+        self, operation: str, reference: ClaimReference, work: Awaitable[R]
+    ) -> asyncio.Future[R | Failure]:
         """Run ``work`` to its end even when the caller gives up, so that nothing stays half done."""
         task = asyncio.create_task(self._observed(operation, reference, work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
-        done, _ = await asyncio.wait([task], timeout=timeout + _LATE_SECONDS)
-        if not done:
-            return Failure(
-                "InProgress",
-                f"claim {reference}: {operation} goes on, it has not ended within {timeout:.0f} s; "
-                "the next try will find it done",
-            )
-        return task.result()
+        return asyncio.shield(task)
 
-    async def _observed(
-        self, operation: str, reference: ClaimReference, work: Awaitable[ClaimRecord | None]
-    ) -> ClaimRecord | Failure | None:
+    async def _observed(self, operation: str, reference: ClaimReference, work: Awaitable[R]) -> R | Failure:
         metrics = self._metrics
         with (
             about(f"{reference.namespace}/{reference.name}"),
@@ -169,8 +156,16 @@ class _Servicer(V1Servicer, V1beta1Servicer):
         references = {
             claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in request.claims
         }
-        outcomes = await asyncio.gather(*(work(reference, timeout) for reference in references.values()))
-        return dict(zip(references, outcomes, strict=True))
+        if not references:
+            return {}
+        works = {
+            uid: asyncio.ensure_future(work(reference, timeout)) for uid, reference in references.items()
+        }
+        await asyncio.wait(works.values(), timeout=timeout + _LATE_SECONDS)
+        return {
+            uid: one.result() if one.done() else _in_progress(references[uid], timeout)
+            for uid, one in works.items()
+        }
 
     def _add_devices(self, entry: Any, record: ClaimRecord) -> None:
         for held in record.devices:
@@ -182,3 +177,11 @@ class _Servicer(V1Servicer, V1beta1Servicer):
             )
             if self._with_shares and held.share_id is not None:
                 device.share_id = held.share_id
+
+
+def _in_progress(reference: ClaimReference, timeout: float) -> Failure:
+    return Failure(
+        "InProgress",
+        f"claim {reference}: the work on it goes on, it has not ended within {timeout:.0f} s; the next try "
+        "will find it done",
+    )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -111,9 +111,13 @@ class ClaimEngine:
         plan = plan_prepare(claim, await self._hardware.devices(timeout), self._pool)
         await self._wait_restored(reference, deadline - time.monotonic())
         async with self._gate(reference.uid):
+            before = (await self.records()).get(reference.uid)
+            gpus = {*plan.gpus, *(before.gpus if before is not None else ())}
             with self._timed("lock-wait"):
-                holding = await self._enter(plan.gpus, reference, deadline - time.monotonic())
+                holding = await self._enter(gpus, reference, deadline - time.monotonic())
             async with holding:
+                if before is not None:
+                    await self._let_go(before, plan)
                 return await self._prepare_locked(plan, asked_at)
 
     async def unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | None:
@@ -174,7 +178,7 @@ class ClaimEngine:
         async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
             if len(devices) != len(record.devices) or uid not in await self.records():
                 return False
-            await self._files(f"write the CDI spec of {record.claim}", lambda: self._write(uid, devices))
+            await self._write(record.claim, await self._make_spec(record.claim, devices))
         return True
 
     async def _wait_restored(self, reference: ClaimReference, timeout: float) -> None:
@@ -189,10 +193,14 @@ class ClaimEngine:
                 f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
             )
 
+    async def _let_go(self, before: ClaimRecord, plan: PreparePlan) -> None:
+        """Undo what the claim had when it was allocated otherwise, before the record of it is replaced."""
+        wanted = {item.device.name for item in plan.devices}
+        had = tuple(held for held in before.devices if held.device not in wanted)
+        await self._mig.release(replace(before, devices=had))
+
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference
-        with self._timed("presence"):
-            await self._verify(plan)
         wanted = ClaimRecord(
             reference,
             ClaimState.PREPARING,
@@ -200,6 +208,8 @@ class ClaimEngine:
             time.time(),
             tuple(self._held(reference.uid, item) for item in plan.devices),
         )
+        with self._timed("presence"):
+            spec = await self._look_and_make_spec(plan, wanted)
         with self._timed("intent"):
             before, begun = await self._store.run(
                 lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
@@ -209,14 +219,10 @@ class ClaimEngine:
         try:
             with self._timed("devices"):
                 await partitions.make([item.device for item in plan.devices])
-            injected = [
-                ContainerDevice(item.device, held.gpu_instance_id, held.compute_instance_id)
-                for item, held in zip(plan.devices, partitions.record.devices, strict=True)
-            ]
+            if spec is None:
+                spec = await self._make_spec(reference, _injected(plan, partitions.record))
             with self._timed("cdi-write"):
-                await self._files(
-                    f"write the CDI spec of {reference}", lambda: self._write(reference.uid, injected)
-                )
+                await self._write(reference, spec)
             done = replace(partitions.record, state=ClaimState.PREPARED)
             if before is None or not _same(before, done):
                 with self._timed("commit"):
@@ -242,16 +248,35 @@ class ClaimEngine:
         except Exception as error:
             log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
 
-    async def _verify(self, plan: PreparePlan) -> None:
-        checks = [
-            self._hardware.verify(item.device)
-            for item in plan.devices
-            if not item.admin_access and item.device.partition is None
+    async def _look_and_make_spec(self, plan: PreparePlan, wanted: ClaimRecord) -> bytes | None:
+        """Ask the hardware for what exists, and meanwhile make the CDI spec; both only read.
+
+        ``None`` where a partition is among the devices: its part of the spec is known when it is made.
+        """
+        existing = [item for item in plan.devices if item.device.partition is None]
+        works: list[Awaitable[bytes | None]] = [
+            self._hardware.verify(item.device) for item in existing if not item.admin_access
         ]
-        results = await asyncio.gather(*checks, return_exceptions=True)
+        if len(existing) == len(plan.devices):
+            works.append(self._make_spec(wanted.claim, _injected(plan, wanted)))
+        # All are waited for, so that none goes on behind a claim that has failed.
+        results = await asyncio.gather(*works, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        return next((result for result in results if isinstance(result, bytes)), None)
+
+    async def _make_spec(self, reference: ClaimReference, devices: Sequence[ContainerDevice]) -> bytes:
+        return await self._files(
+            f"make the CDI spec of {reference}", lambda: self._hardware.claim_spec(reference.uid, devices)
+        )
+
+    async def _write(self, reference: ClaimReference, spec: bytes) -> None:
+        def write() -> None:
+            if self._specs.read(reference.uid) != spec:
+                self._specs.write(reference.uid, spec)
+
+        await self._files(f"write the CDI spec of {reference}", write)
 
     def _held(self, claim_uid: str, item: PlannedDevice) -> HeldDevice:
         device = item.device
@@ -271,16 +296,11 @@ class ClaimEngine:
             profile_id=device.partition.profile.id if device.partition else None,
         )
 
-    def _write(self, uid: str, devices: Sequence[ContainerDevice]) -> None:
-        spec = self._hardware.claim_spec(uid, devices)
-        if self._specs.read(uid) != spec:
-            self._specs.write(uid, spec)
-
     async def _files(self, call: str, function: Callable[[], T]) -> T:
         return await self._lanes.run(_FILES_LANE, call, function, _FILES_TIMEOUT_SECONDS)
 
     async def _enter(
-        self, gpus: Sequence[object], reference: ClaimReference, timeout: float
+        self, gpus: Collection[object], reference: ClaimReference, timeout: float
     ) -> contextlib.AsyncExitStack:
         """Take the locks now; the stack that is returned lets go of them."""
         async with contextlib.AsyncExitStack() as stack:
@@ -304,6 +324,14 @@ class ClaimEngine:
         return self._metrics.step_seconds.labels(step).time()
 
 
+def _injected(plan: PreparePlan, record: ClaimRecord) -> list[ContainerDevice]:
+    """What a container gets: the plan's devices, as the instances that the record has for them."""
+    return [
+        ContainerDevice(item.device, held.gpu_instance_id, held.compute_instance_id)
+        for item, held in zip(plan.devices, record.devices, strict=True)
+    ]
+
+
 def _begin(
     store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, hardware: Hardware
 ) -> tuple[ClaimRecord | None, ClaimRecord]:
@@ -318,19 +346,20 @@ def _begin(
             "Unprepared", f"claim {reference} was unprepared while this Prepare waited; nothing was prepared"
         )
     before = store.claims().get(reference.uid)
-    if before is None:
-        for item in plan.devices:
-            if not hardware.is_offered(item.device.name):
-                raise ClaimError(
-                    "NotOffered",
-                    f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
-                    "delete the pod to have it scheduled anew",
-                )
-    else:
+    if before is not None:
         _check_same_hardware(before, wanted)
+    had = {held.device for held in before.devices} if before is not None else set()
+    for item in plan.devices:
+        if item.device.name not in had and not hardware.is_offered(item.device.name):
+            raise ClaimError(
+                "NotOffered",
+                f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
+                "delete the pod to have it scheduled anew",
+            )
     check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
     begun = wanted if before is None else _taken_over(before, wanted)
-    if before is None or before.state is not ClaimState.PREPARED:
+    was_allocated_anew = had != {held.device for held in wanted.devices}
+    if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(begun)
     return before, begun
 

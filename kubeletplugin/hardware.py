@@ -7,7 +7,6 @@ time keeps its last reading, or, without one, is named as unreadable.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -29,13 +28,13 @@ from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of
 from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nodeview import NodeView, node_view
+from kubeletplugin.nvmlsession import NvmlSession
 from kubeletplugin.owninstances import merged, own_instances
 from kubeletplugin.settings import Settings
 from kubeletplugin.store import ClaimRecord
 
 T = TypeVar("T")
 
-_LIBRARY = "libnvidia-ml.so.1"
 _SLOWEST_READING_SECONDS = 3600.0
 _FIRST_RETRY_SECONDS = 1.0
 _FIRST_REOPEN_SECONDS = 300.0
@@ -72,7 +71,7 @@ class GpuHardware:
         self._boot_id = self._read_boot_id()
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
-        self._nvml: Nvml | None = None
+        self._session = NvmlSession(self._driver_root, settings.nvml_timeout_seconds)
         self._records = records
         self._counters = True
         self._view = NodeView()
@@ -153,16 +152,20 @@ class GpuHardware:
             NvmlUnavailable: there is no NVML now.
             LaneTimeout: no answer within ``timeout`` seconds.
         """
-        nvml = self._nvml
-        if nvml is None:
+        if self._session.current is None and self.unavailable:
             raise NvmlUnavailable(f"{call} is not possible: {self.unavailable}")
-        return await self._lanes.run(f"claims-gpu-{pci}", call, lambda: function(nvml), timeout)
+
+        def work() -> T:
+            with self._session.use() as nvml:
+                return function(nvml)
+
+        return await self._lanes.run(f"claims-gpu-{pci}", call, work, timeout)
 
     def describe_process(self, pid: int) -> str:
         return self._roots.process(pid)
 
     def driver_is_gone(self) -> bool:
-        return self._nvml is None and "DRIVER_NOT_LOADED" in self.unavailable
+        return self._session.current is None and "DRIVER_NOT_LOADED" in self.unavailable
 
     async def verify(self, device: Device) -> None:
         if self._settings.mig is not MigPolicy.DYNAMIC:
@@ -259,10 +262,9 @@ class GpuHardware:
         return task.result()
 
     def _open_and_read(self) -> NodeReading:
-        if self._nvml is None:
-            self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
+        nvml = self._session.open()
         try:
-            node = read_node(self._nvml, self._roots)
+            node = read_node(nvml, self._roots)
         except NvmlError as error:
             if error.code in (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH):
                 self._reopen()
@@ -289,19 +291,13 @@ class GpuHardware:
         return True
 
     def _reopen(self) -> Nvml:
-        nvml, self._nvml = self._nvml, None
         # An index may be another GPU's from now on.
         self._readings.clear()
         self._last.clear()
-        if nvml is not None:
-            # What the library says to its end does not matter, and a driver that is gone makes it fail.
-            with contextlib.suppress(NvmlError):
-                nvml.close()
-        self._nvml = Nvml(self._driver_root.find_library(_LIBRARY))
-        return self._nvml
+        return self._session.reopen()
 
     async def _read_gpu(self, index: int) -> GpuReading | UnreadableGpu:
-        nvml = self._nvml
+        nvml = self._session.current
         if nvml is None:
             return UnreadableGpu(f"index {index}", "NVML is not initialised")
         earlier = self._last.get(index)

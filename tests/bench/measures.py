@@ -1,4 +1,7 @@
-"""The measurements, each on the plugin as a process on a simulated node with eight H100s."""
+"""The measurements, each on the plugin as a process on a simulated node with eight H100s.
+
+Client, API server, etcd and plugin share the machine's cores, so what else runs there makes figures worse.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kube.client import KubeClient, WatchStream
-from kube.resources import RESOURCE_SLICES
+from kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.bench.apirequests import WRITES, served
 from tests.bench.figures import Distribution, Figure, Target, Value
 from tests.bench.load import Load, run_cycles
@@ -93,6 +96,17 @@ def disk(folder: Path) -> Distribution:
         os.close(descriptor)
         path.unlink()
     return Distribution("fsync of 4 KiB on this disk", "ms", tuple(durations))
+
+
+def api_read(node: PluginNode, claim: Claim, times: int) -> Distribution:
+    """What the API server takes to read a claim for a client that does nothing else: for comparison."""
+    durations = []
+    with KubeClient.load(node.kubeconfig) as client:
+        for _ in range(times):
+            begun = time.perf_counter()
+            client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
+            durations.append(1000 * (time.perf_counter() - begun))
+    return Distribution("GET of a claim from this API server", "ms", tuple(durations))
 
 
 def start(node: PluginNode, times: int) -> Distribution:
@@ -177,8 +191,12 @@ def cycles(node: PluginNode, probes: Probes, plan: Plan) -> Iterator[Figure]:
     """Claims prepared and unprepared: one at a time, by eight callers, and what is left in memory."""
     with _claims(node) as claims:
         _run(node, [claims], plan.warm_up_cycles)
+        yield api_read(node, claims[0], plan.single_cycles)
         yield from _one_at_a_time(node, probes, claims, plan.single_cycles)
+        cpu_before = cpu_seconds(_pid(node))
         load = _run(node, [[claim] for claim in claims], plan.load_cycles // GPUS)
+        used = cpu_seconds(_pid(node)) - cpu_before
+        yield Value("eight callers: CPU of the plugin per cycle", "ms", 1000 * used / len(load.prepares))
         yield Value(
             "eight callers: cycles per second",
             "1/s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +103,33 @@ def test_a_container_restarts_with_its_gpu_while_the_plugin_is_away(node: Cluste
     node.api.wait_for("v1", "Pod", "again", restarted, "to have restarted")
     assert pods.seen("again") == before
     node.start_ready()
+
+
+def test_b068_b016_a_pod_has_its_gpu_again_after_a_reboot_that_moved_the_minors(
+    node: ClusterGpuNode, pods: Pods
+) -> None:
+    node.start_ready()
+    pods.create(*one_gpu("survives", restart="Always"))
+    before = pods.seen("survives")
+    (uuid,) = before.gpus
+    node.cluster.node.stop_kubelet()
+    node.kill()
+    node.cluster.node.kill_containers()
+    shutil.rmtree(node.cdi_root)
+    node.gpus.reboot()
+    node.gpus.permute_minors([3, 2, 1, 0, 7, 6, 5, 4])
+
+    node.start()
+    node.cluster.node.start_kubelet()
+
+    def started_again() -> bool:
+        pods.running("survives")
+        return pods.seen("survives") != before
+
+    wait_until(started_again, "the pod to run in a new sandbox", 30.0, interval=0.5)
+    after = pods.seen("survives")
+    assert after.gpus == {uuid}
+    assert list(after.nodes) == node.container_nodes(node.gpu(uuid))
 
 
 def test_b037_the_plugin_is_away_for_a_minute(node: ClusterGpuNode, pods: Pods) -> None:

@@ -45,7 +45,12 @@ class Refusal:
     retry_after: int | None = None
 
 
-Intercept = Callable[[Request], Refusal | None]
+@dataclass(frozen=True)
+class Away:
+    """No answer: the connection is closed, as by a server that has gone."""
+
+
+Intercept = Callable[[Request], Refusal | Away | None]
 """Called in the thread of each request, before it is passed on; may block."""
 
 Rewrite = Callable[[Request, bytes], bytes]
@@ -132,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.proxy.requests.append(request)
         refusal = self.proxy.intercept(request) if self.proxy.intercept else None
         with contextlib.suppress(OSError):
-            if refusal is not None:
+            if isinstance(refusal, Away):
+                self.close_connection = True
+            elif refusal is not None:
                 self._refuse(refusal)
             else:
                 self._pass_on(request, self.proxy.rewrite(request, body) if self.proxy.rewrite else body)

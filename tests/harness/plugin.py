@@ -79,8 +79,7 @@ class PluginNode:
             "kubelet-plugins-path": str(self.plugins),
             "cdi-root": str(self.cdi_root),
             "http-address": "",
-            "rescan-seconds": "1",
-            "mig": "static",
+            "rescan-seconds": "0.5",
             "mig": "static",
             **self.flags,
             **{name.replace("_", "-"): value for name, value in flags.items()},
@@ -148,7 +147,10 @@ class PluginNode:
         return self.process.log.read_text(errors="replace")
 
     def wait_log(self, text: str, timeout: float = 10.0) -> None:
-        wait_until(lambda: text in self.log(), f"{text!r} in the log:\n{self.log()[-2000:]}", timeout)
+        try:
+            wait_until(lambda: text in self.log(), f"{text!r} in the log", timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{self.log()[-2000:]}") from None
 
     def slices(self) -> list[dict[str, Any]]:
         """This node's slices in the API server, by name."""

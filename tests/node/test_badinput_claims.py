@@ -172,7 +172,7 @@ def test_b041_b042_configuration_that_is_wrong(node: PluginNode, gpu: str, case:
 
 
 def test_b041_every_depth_around_what_can_be_read_gets_an_answer(node: PluginNode, gpu: str) -> None:
-    for levels in range(900, 1000, 4):
+    for levels in range(900, 1000, 9):
         parameters = {"apiVersion": VERSION, "kind": "GpuConfig", "sharing": nested(levels)}
         claim = create_claim(node.api, [result(gpu, node.name)], configs=[opaque(parameters, ["gpu"])])
         error = node.kubelet.prepare_one(claim).error

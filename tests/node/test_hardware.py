@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.cluster.api import wait_until
 from tests.harness.claims import create_claim, result
 from tests.harness.devices import by_uuid, gpu_name, value
@@ -114,6 +116,33 @@ def test_b005_a_function_that_no_driver_serves_is_not_asked_for_again_and_again(
     wait_rescans(probes, 3)
     assert node.gpus.calls()["nvmlInitWithFlags"] == 2
     assert probes.metric("gpudra_gpus_waiting_for_driver") == 1
+
+
+def test_claims_wait_while_nvml_is_initialised_anew_for_a_new_gpu(make_node: MakeNode) -> None:
+    node = make_node("t4x4")
+    link = node.gpus.root / "sys/bus/pci/devices/0000:77:00.0"
+    target = link.readlink()
+    node.gpus.unplug(3)
+    probes = start(node)
+    name = sorted(node.wait_published(3))[0]
+    probes.wait_ready()
+    claim = create_claim(node.api, [result(name, node.name)])
+    node.gpus.set_delay("nvmlInitWithFlags", 700)
+
+    (link.parent / target).mkdir(parents=True, exist_ok=True)
+    for file, text in (("vendor", "0x10de"), ("class", "0x030200"), ("numa_node", "1")):
+        (link.parent / target / file).write_text(f"{text}\n")
+    link.symlink_to(target)
+    before = node.gpus.calls()["nvmlInitWithFlags"]
+    waits: list[float] = []
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline and max(waits, default=0.0) < 0.3:
+        started = time.monotonic()
+        assert node.kubelet.prepare_one(claim).error == ""
+        waits.append(time.monotonic() - started)
+        assert node.kubelet.unprepare_one(claim).error == ""
+    assert max(waits) >= 0.3, "no claim met the initialisation"
+    assert node.gpus.calls()["nvmlInitWithFlags"] == before + 1
 
 
 def test_b006_b166_b167_a_node_without_gpu_and_driver_gets_both_later(make_node: MakeNode) -> None:

@@ -32,14 +32,14 @@ def test_b012_a_gpu_that_hangs_delays_only_itself_and_ends_liveness(make_node: M
         claim = create_claim(node.api, [result(name, node.name)])
         started = time.monotonic()
         assert node.kubelet.prepare_one(claim).error == ""
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 3.0
         assert node.kubelet.unprepare_one(claim).error == ""
 
-    node.gpus.set_delay("nvmlDeviceGetUUID", 3_000, gpu=0)
+    node.gpus.set_delay("nvmlDeviceGetUUID", 8_000, gpu=0)
     claim = create_claim(node.api, [result(hanging, node.name)])
     started = time.monotonic()
     error = node.kubelet.prepare_one(claim).error
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 4.0
     assert hanging in error
     assert "nvmlDeviceGetUUID" in error
     assert "has not answered within 1 s" in error
@@ -105,10 +105,10 @@ def test_b012_an_initialisation_that_hangs_is_named(make_node: MakeNode) -> None
 def test_slow_calls_on_every_gpu_are_made_at_the_same_time(make_node: MakeNode) -> None:
     node = make_node("t4x4")
     node.gpus.set_delay(ALL_SYMBOLS, 50)
-    started = time.monotonic()
-    node.start(rescan_seconds="600")
+    probes = Probes(free_address())
+    node.start(http_address=probes.address, rescan_seconds="600")
     node.wait_published(4)
-    taken = time.monotonic() - started
     calls = sum(node.gpus.calls().values())
     assert calls > 60
-    assert taken < 1.5 + calls * 0.05 / 2, f"{calls} calls of 50 ms took {taken:.1f} s"
+    taken = probes.metric("gpudra_discovery_seconds_sum")
+    assert taken < calls * 0.05 / 2, f"{calls} calls of 50 ms took {taken:.1f} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +113,23 @@ def test_b136_a_part_that_fails_ends_the_process_with_a_message(make_node: MakeN
     assert probes.address.rpartition(":")[2] in second.log()
     assert "address already in use" in second.log()
     assert not any(path.exists() for path in second.sockets())
+
+
+def test_b136_a_part_that_raises_ends_the_process_with_its_traceback(make_node: MakeNode) -> None:
+    node = make_node()
+    broken = (
+        "import kubeletplugin.publishing as publishing\n"
+        "async def run(self): raise LookupError('a mistake in this part')\n"
+        "publishing.Publishing.run = run\n"
+        "from kubeletplugin.cli import main\n"
+        "raise SystemExit(main())\n"
+    )
+    node.program = (sys.executable, "-c", broken)
+    process = node.start(wait=False)
+    assert process.wait(15) not in (0, None)
+    assert "Traceback" in node.log()
+    assert "LookupError: a mistake in this part" in node.log()
+    assert not any(path.exists() for path in node.sockets())
 
 
 def test_b182_a_signal_writes_the_stacks_of_all_tasks_and_threads(node: PluginNode) -> None:

@@ -164,40 +164,6 @@ def test_an_allocated_claim_from_the_api_server_is_taken_as_it_is(machine: Calla
     assert node.run("unprepare", "11111111-2222-3333-4444-555555555555").status == 0
 
 
-BAD_FILES = {
-    "missing": (None, "cannot be read"),
-    "no YAML": ("kind: [ResourceClaim", "cannot be read"),
-    "no claim": ("kind: Pod\nmetadata: {name: p}\n", "exactly one ResourceClaim"),
-    "empty": ("", "exactly one ResourceClaim"),
-    "no spec": ("kind: ResourceClaim\nmetadata: {name: c}\n", "has no spec"),
-    "not allocated": (TEMPLATE, "--device REQUEST=DEVICE"),
-    "request without a name": (
-        "kind: ResourceClaim\nspec: {devices: {requests: [{exactly: {}}]}}\n",
-        "name",
-    ),
-    "requests of a wrong type": ("kind: ResourceClaim\nspec: {devices: {requests: gpu}}\n", "requests"),
-    "metadata of a wrong type": ("kind: ResourceClaim\nmetadata: x\nspec: {devices: {}}\n", "metadata"),
-    "status of a wrong type": ("kind: ResourceClaim\nspec: {devices: {}}\nstatus: x\n", "status"),
-    "allocation of a wrong type": (
-        "kind: ResourceClaim\nspec: {devices: {}}\nstatus: {allocation: {devices: {results: [{}]}}}\n",
-        "result",
-    ),
-}
-
-
-def test_files_that_cannot_be_used_are_named_with_the_reason(machine: Callable[..., Machine]) -> None:
-    node = machine()
-    for what, (text, words) in BAD_FILES.items():
-        file = str(node.folder / "claim.yaml") if text is None else node.write("claim.yaml", text)
-        devices = ["--device", "gpu-0000-17-00-0"] if text and "requests" in text and text != TEMPLATE else []
-        done = node.run("prepare", "-f", file, *devices)
-        assert done.status == 1, what
-        assert words in done.errors, (what, done.errors)
-        assert "Traceback" not in done.errors, (what, done.errors)
-        assert "Internal" not in done.errors, (what, done.errors)
-    assert node.specs() == []
-
-
 def test_wrong_choices_and_names_tell_what_is_allowed(machine: Callable[..., Machine]) -> None:
     node = machine()
     file = node.write("claim.yaml", TEMPLATE)
@@ -205,6 +171,8 @@ def test_wrong_choices_and_names_tell_what_is_allowed(machine: Callable[..., Mac
     for words, expected in (
         (["prepare", "-f", file, "--device", f"gpus={device}"], "it has gpu"),
         (["prepare", "-f", file, "--device", "gpu-0000-99-00-0"], "gpu-0000-99-00-0"),
+        (["prepare", "-f", file], "--device REQUEST=DEVICE"),
+        (["prepare", "-f", f"{file}.missing"], "cannot be read"),
         (["unprepare", "default/nobody"], "list shows those that are"),
     ):
         done = node.run(*words)

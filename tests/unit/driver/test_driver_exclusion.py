@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from driver.devices import offered_devices
+from driver.devices import known_devices, offered_devices
 from driver.exclusion import Exclusion, ExclusionError
 from driver.migoffer import MigPolicy
 from tests.unit.driver.inventories import gpu, inventory, mig
@@ -27,6 +27,14 @@ _SECOND = gpu(0x65, index=1, product_name="Tesla T4", mig_enabled=True, mig_devi
 def test_b014_excluded_gpus_are_not_offered_in_any_form(entry: str, left: list[str]) -> None:
     devices = offered_devices(inventory(_FIRST, _SECOND), Exclusion.parse([entry]), {}, MigPolicy.STATIC)
     assert [device.name for device in devices] == left
+
+
+def test_b075_a_claim_may_name_excluded_gpus_and_whole_gpus_in_mig_mode() -> None:
+    assert list(known_devices(inventory(_FIRST, _SECOND), {})) == [
+        "gpu-0000-17-00-0",
+        "gpu-0000-65-00-0",
+        "gpu-0000-65-00-0-mig-1g10gb-0",
+    ]
 
 
 @pytest.mark.parametrize("entry", ["", "  ", "Tesla (T4", "0000:65:00", ":65:00.0", "MIG-4f0", "*"])

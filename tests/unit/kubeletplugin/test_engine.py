@@ -211,6 +211,23 @@ async def test_a_device_that_is_not_offered_is_refused_but_kept_by_who_has_it(no
     await node.prepare(claim("a", FIRST))
 
 
+async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(node: Fixture) -> None:
+    await node.prepare(claim("a", FIRST))
+    node.hardware.excluded = {SECOND}
+    with pytest.raises(ClaimError, match="is excluded or not usable"):
+        await node.prepare(claim("a", SECOND))
+    node.hardware.excluded = set()
+    node.specs.refuses = frozenset({"write"})
+    with pytest.raises(SpecFolderError):
+        await node.prepare(claim("a", SECOND))
+    node.specs.refuses = frozenset()
+    # From the moment that it may have been written down, the new device is nobody else's.
+    with pytest.raises(ClaimError, match="in use by claim default/claim-a"):
+        await node.prepare(claim("b", SECOND))
+    assert await node.prepare(claim("a", SECOND)) == [f"gpudra.io/claim=a-{SECOND}"]
+    await node.prepare(claim("b", FIRST))
+
+
 async def test_b017_another_card_in_the_place_is_refused_with_both_uuids(node: Fixture) -> None:
     await node.prepare(claim("a", FIRST))
     node.hardware.inventory = inventory(gpu(0x65, uuid="GPU-new", minor=0))

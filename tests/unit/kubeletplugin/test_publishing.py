@@ -218,6 +218,7 @@ async def test_b030_partitions_go_in_the_write_that_loses_their_counters(tmp_pat
 async def test_b030_a_cluster_that_is_upgraded_while_the_plugin_runs(tmp_path: Path) -> None:
     async with running(tmp_path, "hgx-h100", on_write=without_counters) as node:
         await node.when(lambda devices: len(devices) == 8)
+        await until(lambda: node.reports.writes > 0)
         writes = node.reports.writes
         await asyncio.sleep(0.8)
         assert node.reports.writes == writes

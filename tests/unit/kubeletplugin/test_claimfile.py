@@ -1,0 +1,45 @@
+"""Claims in files: what is wrong with one is named by its field, never by a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.claimfile import ClaimFileError, read_claim_file
+
+KIND = "kind: ResourceClaim\n"
+ALLOCATED = "spec: {devices: {}}\nstatus: {allocation: {devices: {results: [%s]}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: [ResourceClaim", "cannot be read"),
+        ("\x00", "cannot be read"),
+        ("kind: Pod\nmetadata: {name: p}\n", "it holds Pod"),
+        (KIND + "spec: {devices: {requests: [{exactly: {}}]}}\n", "spec.devices.requests.0.name"),
+        (KIND + "spec: {devices: {requests: gpu}}\n", "spec.devices.requests"),
+        (KIND + "spec: {devices: {config: [1]}}\n", "spec.devices.config.0"),
+        (KIND + "metadata: x\nspec: {devices: {}}\n", "metadata"),
+        (KIND + "metadata: {name: 7}\nspec: {devices: {}}\n", "metadata.name"),
+        (KIND + "spec: {devices: {}}\nstatus: x\n", "status"),
+        (KIND + "spec: {devices: {}}\nstatus: {reservedFor: [x]}\n", "status.reservedFor.0"),
+        (KIND + ALLOCATED % "{}", "status.allocation.devices.results.0.request"),
+        (KIND + ALLOCATED % "{request: a, driver: b, pool: 1, device: c}", "results.0.pool"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused_with_its_field(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(text)
+    with pytest.raises(ClaimFileError) as caught:
+        read_claim_file(file)
+    assert str(file) in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_a_claim_is_read_with_all_that_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(KIND + ALLOCATED % "{request: a, driver: b, pool: c, device: d, shareID: e}")
+    [result] = read_claim_file(file)["status"]["allocation"]["devices"]["results"]
+    assert result == {"request": "a", "driver": "b", "pool": "c", "device": "d", "shareID": "e"}
