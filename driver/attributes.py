@@ -266,7 +266,7 @@ ATTRIBUTES = (
     Attribute(
         "fabricClique",
         "string",
-        "`<cluster uuid>.<clique>`, one on all nodes of a multi-node clique; else the device's own UUID or name",
+        "`<cluster uuid>.<clique>`, the same on all nodes of a clique; else the device's own UUID or name",
         "NVML GetGpuFabricInfo",
         _FIRST,
         _fabric_clique,
