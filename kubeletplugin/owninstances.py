@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from driver.devices import OwnInstances
-from driver.inventory import GpuInstance, Inventory, PciAddress
+from driver.inventory import Gpu, GpuInstance, PciAddress
 from kubeletplugin.store import ClaimRecord, HeldDevice
 
 
-def own_instances(records: Iterable[ClaimRecord], inventory: Inventory, boot_id: str) -> OwnInstances:
+def own_instances(records: Iterable[ClaimRecord], gpus: Iterable[Gpu], boot_id: str) -> OwnInstances:
     """The ids of the GPU instances that this driver made, by GPU.
 
     An instance is ours when a claim of this boot holds a partition of its profile at its placement on this
     very card, under its id if that was noted already. Instances do not outlive a boot, and their ids are used
     again.
     """
-    gpus = {gpu.pci: gpu for gpu in inventory.gpus}
+    by_pci = {gpu.pci: gpu for gpu in gpus}
     found = [
         {gpu.pci: frozenset({instance.id})}
         for record in records
         if record.boot_id == boot_id
         for held in record.devices
-        if (gpu := gpus.get(held.footprint.gpu)) is not None and gpu.uuid == held.gpu_uuid
+        if (gpu := by_pci.get(held.footprint.gpu)) is not None and gpu.uuid == held.gpu_uuid
         for instance in gpu.gpu_instances or ()
         if _is_held(instance, held)
     ]

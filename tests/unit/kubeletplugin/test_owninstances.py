@@ -10,7 +10,7 @@ from driver.devices import Footprint
 from driver.inventory import Gpu, Placement
 from kubeletplugin.owninstances import merged, own_instances
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice
-from tests.unit.driver.inventories import gpu, gpu_instance, inventory
+from tests.unit.driver.inventories import gpu, gpu_instance
 
 _GPU = gpu(
     mig_enabled=True, gpu_instances=(gpu_instance(19, 0, 1, number=7), gpu_instance(19, 1, 1, number=8))
@@ -36,11 +36,11 @@ def _record(one: Gpu = _GPU, boot_id: str = "boot", **fields: Any) -> ClaimRecor
 
 
 def test_an_instance_is_ours_when_a_claim_holds_it() -> None:
-    assert own_instances([_record()], inventory(_GPU), "boot") == {_PCI: frozenset({7})}
+    assert own_instances([_record()], [_GPU], "boot") == {_PCI: frozenset({7})}
 
 
 def test_an_instance_is_ours_also_before_its_id_is_noted() -> None:
-    assert own_instances([_record(gpu_instance_id=None)], inventory(_GPU), "boot") == {_PCI: frozenset({7})}
+    assert own_instances([_record(gpu_instance_id=None)], [_GPU], "boot") == {_PCI: frozenset({7})}
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_an_instance_is_ours_also_before_its_id_is_noted() -> None:
     ],
 )
 def test_an_instance_is_not_ours(fields: dict[str, Any]) -> None:
-    assert own_instances([_record(**fields)], inventory(_GPU), "boot") == {}
+    assert own_instances([_record(**fields)], [_GPU], "boot") == {}
 
 
 def test_nothing_is_ours_where_instances_are_not_known() -> None:
-    assert own_instances([_record()], inventory(replace(_GPU, gpu_instances=None)), "boot") == {}
+    assert own_instances([_record()], [replace(_GPU, gpu_instances=None)], "boot") == {}
 
 
 def test_merged_is_what_is_in_any() -> None:
