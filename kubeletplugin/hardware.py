@@ -356,7 +356,7 @@ class GpuHardware:
         for pci, offer in self._view.offers.items():
             self._metrics.gpu_mig.labels(str(pci), offer.way).set(1)
             if offers.get(pci) != offer:
-                log.info("GPU %s offers %s: %s", pci, offer.way.replace("-", " "), offer.reason)
+                log.info("GPU %s goes the way %s: %s", pci, offer.way, offer.reason)
 
     def _report(self, inventory: Inventory) -> None:
         metrics = self._metrics
