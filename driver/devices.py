@@ -158,12 +158,15 @@ def _partitions(gpu: Gpu) -> Iterator[Device]:
 
 
 def _by_what_they_spoil(partitions: Iterable[Device]) -> list[Device]:
-    """Small ones first, of equals those with fewer engines, then those that block fewest other partitions."""
+    """Small ones first, of equals those with fewer engines, of a profile those that block fewest others."""
     every = [(device, device.partition) for device in partitions if device.partition]
 
-    def spoils(item: tuple[Device, Partition]) -> tuple[int, int, int, int]:
+    profiles = list(dict.fromkeys(partition.profile for _, partition in every))
+
+    def spoils(item: tuple[Device, Partition]) -> tuple[int, int, int, int, int]:
         profile, placement = item[1].profile, item[1].placement
         blocked = sum(placement.overlaps(other.placement) for _, other in every)
-        return placement.size, sum(astuple(profile.engines)), blocked, placement.start
+        engines = sum(astuple(profile.engines))
+        return placement.size, engines, profiles.index(profile), blocked, placement.start
 
     return [device for device, _ in sorted(every, key=spoils)]

@@ -8,7 +8,7 @@ the GPU is lost, is a GPU set aside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from driver.enumerations import (
@@ -63,7 +63,10 @@ class NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU, still without ``nvlink``, and its active links; ``None`` if they cannot be read or used."""
+    """One GPU, still without ``nvlink``, and its active links; ``None`` if they cannot be read or used.
+
+    In MIG mode they cannot be used; they are here all the same where the mode changes without a reset.
+    """
 
     gpu: Gpu
     links: GpuLinks | None
@@ -124,13 +127,26 @@ def read_gpu(
         return UnreadableGpu(known_as, str(error))
 
 
-def assemble(node: NodeReading, readings: Sequence[GpuReading | UnreadableGpu]) -> Inventory:
-    """Put the readings together: GPUs by PCI address, NVLink islands, what could not be read. Pure."""
+def assemble(
+    node: NodeReading,
+    readings: Sequence[GpuReading | UnreadableGpu],
+    whole: Collection[PciAddress] = (),
+) -> Inventory:
+    """Put the readings together: GPUs by PCI address, NVLink islands, what could not be read. Pure.
+
+    A GPU in MIG mode has no NVLink, unless it is among ``whole``: MIG mode is turned off for who gets it.
+    """
     read = sorted(
         (reading for reading in readings if isinstance(reading, GpuReading)), key=lambda r: r.gpu.pci
     )
     unreadable = tuple(reading for reading in readings if isinstance(reading, UnreadableGpu))
-    nvlink = nvlinks([reading.links for reading in read if reading.links is not None])
+    nvlink = nvlinks(
+        [
+            reading.links
+            for reading in read
+            if reading.links is not None and (not reading.gpu.mig_enabled or reading.gpu.pci in whole)
+        ]
+    )
     missing = set(node.display_functions) - {reading.gpu.pci for reading in read}
     return Inventory(
         driver_version=node.driver_version,
@@ -187,7 +203,8 @@ def _read_fields(
         gpu_instances=gpu_instances,
         resetless_mig=mig_capable and _resetless_mig(nvml, handle, reader, architecture),
     )
-    links = None if gpu.mig_enabled else _read_links(nvml, handle, reader, gpu)
+    usable = not gpu.mig_enabled or gpu.resetless_mig
+    links = _read_links(nvml, handle, reader, gpu) if usable else None
     return GpuReading(gpu, links, tuple(reader.failures))
 
 

@@ -18,8 +18,8 @@ from driver.claim import ClaimError
 from driver.devices import Device, OwnInstances
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
-from driver.inventory import Inventory, PciAddress, UnreadableField, UnreadableGpu
-from driver.migoffer import MigPolicy, mig_offer
+from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
+from driver.migoffer import MigOffer, MigPolicy, mig_offer
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -106,13 +106,10 @@ class GpuHardware:
     @property
     def counts(self) -> bool:
         """Whether any GPU would offer partitions if the API server stores counters."""
-        gpus = (gpu for gpu in self.inventory.gpus if not self._settings.exclusion.excludes(gpu))
-        own = self.own_instances
         return any(
-            mig_offer(
-                gpu, own.get(gpu.pci, frozenset()), self._settings.mig, counters=True
-            ).way.offers_partitions
-            for gpu in gpus
+            self._offer(gpu, self.own_instances).way.offers_partitions
+            for gpu in self.inventory.gpus
+            if not self._settings.exclusion.excludes(gpu)
         )
 
     def offer(self, own: OwnInstances, *, counters: bool) -> None:
@@ -205,7 +202,7 @@ class GpuHardware:
         started = time.monotonic()
         try:
             before = await self._records()
-            inventory = await self._read()
+            node, readings = await self._read()
             # Whoever held an instance while it was read is in one of the two.
             after = await self._records()
         except (NvmlUnavailable, NvmlError, DriverRootError, LaneTimeout) as error:
@@ -220,15 +217,21 @@ class GpuHardware:
             )
             return False
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
-        own = [own_instances(records, inventory, self._boot_id) for records in (before, after)]
-        self._accept(inventory, merged(*own))
+        gpus = [reading.gpu for reading in readings if isinstance(reading, GpuReading)]
+        own = merged(*(own_instances(records, gpus, self._boot_id) for records in (before, after)))
+        whole = [gpu.pci for gpu in gpus if self._offer(gpu, own).way.offers_whole_gpu]
+        inventory = assemble(node, readings, whole)
+        self._accept(inventory, own)
         self._conditions.stand(of_inventory(inventory, self._view.without_devices))
         return True
 
     def _node_has_no_gpu(self) -> bool:
         return not self._roots.nvidia_display_functions()
 
-    async def _read(self) -> Inventory:
+    def _offer(self, gpu: Gpu, own: OwnInstances) -> MigOffer:
+        return mig_offer(gpu, own.get(gpu.pci, frozenset()), self._settings.mig, counters=True)
+
+    async def _read(self) -> tuple[NodeReading, list[GpuReading | UnreadableGpu]]:
         node = await self._read_node()
         begun = []
         for index in range(node.gpu_count):
@@ -243,7 +246,7 @@ class GpuHardware:
             self._earlier(index, present) if reading is None else reading
             for index, reading in answered.items()
         ]
-        return assemble(node, readings)
+        return node, readings
 
     async def _read_node(self) -> NodeReading:
         if self._node_reading is None:
@@ -363,7 +366,7 @@ class GpuHardware:
         for pci, offer in self._view.offers.items():
             self._metrics.gpu_mig.labels(str(pci), offer.way).set(1)
             if offers.get(pci) != offer:
-                log.info("GPU %s offers %s: %s", pci, offer.way.replace("-", " "), offer.reason)
+                log.info("GPU %s goes the way %s: %s", pci, offer.way, offer.reason)
 
     def _report(self, inventory: Inventory) -> None:
         metrics = self._metrics

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from driver.devices import OwnInstances
-from driver.inventory import Gpu, GpuInstance, Inventory, PciAddress
+from driver.inventory import Gpu, GpuInstance, PciAddress
 from kubeletplugin.store import ClaimRecord, HeldDevice
 
 
-def own_instances(records: Iterable[ClaimRecord], inventory: Inventory, boot_id: str) -> OwnInstances:
+def own_instances(records: Iterable[ClaimRecord], gpus: Iterable[Gpu], boot_id: str) -> OwnInstances:
     """The ids of the GPU instances that this driver made, by GPU.
 
     An instance is ours when a claim of this boot holds a partition of its profile at its placement on this
     very card, see :func:`is_held`.
     """
-    gpus = {gpu.pci: gpu for gpu in inventory.gpus}
+    by_pci = {gpu.pci: gpu for gpu in gpus}
     found = [
         {gpu.pci: frozenset({instance.id})}
         for record in records
         if may_be_of_boot(record, boot_id)
         for held in record.devices
-        if (gpu := gpus.get(held.footprint.gpu)) is not None and gpu.uuid == held.gpu_uuid
+        if (gpu := by_pci.get(held.footprint.gpu)) is not None and gpu.uuid == held.gpu_uuid
         for instance in gpu.gpu_instances or ()
         if (held.profile_id, held.footprint.placement) == (instance.profile_id, instance.placement)
         and is_held(held, instance.id, _uuids_in(gpu, instance))

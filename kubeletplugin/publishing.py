@@ -87,7 +87,7 @@ class Publishing:
     def _publish(self) -> list[HeldDevice]:
         """Hand over what is to be published; returns the vanished devices in use that are part of it."""
         hardware, probe = self._hardware, self._counter_probe
-        own = own_instances(self._records, hardware.inventory, hardware.boot_id())
+        own = own_instances(self._records, hardware.inventory.gpus, hardware.boot_id())
         hardware.offer(own, counters=probe.supported)
         gone = vanished(hardware.offered, self._records)
         held = [one.published for record in self._records for one in record.devices if not one.admin_access]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,25 +10,35 @@ from kubeletplugin.store import ClaimRecord
 
 
 def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each device of ResourceSlice objects."""
+    """One line for each device of ResourceSlice objects; one for all partitions of a GPU and a profile."""
     rows = [("DEVICE", "TYPE", "PRODUCT", "PROFILE", "MEMORY", "NVLINKS", "NVLINK DOMAIN", "UUID")]
-    for item in slices:
-        for device in item["spec"].get("devices", []):
-            value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
-            domain = "-" if value["nvlinkDomain"] == value["uuid"] else str(value["nvlinkDomain"])
-            rows.append(
-                (
-                    device["name"],
-                    str(value["type"]),
-                    str(value["productName"]),
-                    str(value["profile"]) or "-",
-                    str(device["capacity"]["memory"]["value"]),
-                    str(value["nvlinkLinks"]),
-                    domain,
-                    str(value["uuid"]),
-                )
+    devices = [device for item in slices for device in item["spec"].get("devices", [])]
+    for (name, has_uuid), group in itertools.groupby(devices, key=_line_of):
+        same = list(group)
+        device = same[0]
+        value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
+        own_domain = value["nvlinkDomain"] in (value["uuid"], device["name"])
+        rows.append(
+            (
+                name,
+                str(value["type"]),
+                str(value["productName"]),
+                str(value["profile"]) or "-",
+                str(device["capacity"]["memory"]["value"]),
+                str(value["nvlinkLinks"]),
+                "-" if own_domain else str(value["nvlinkDomain"]),
+                str(value["uuid"]) if has_uuid else f"made for a claim; places: {len(same)}",
             )
+        )
     return _aligned(rows)
+
+
+def _line_of(device: Mapping[str, Any]) -> tuple[str, bool]:
+    """What the line of a device is called, and whether the device has a UUID: partitions have none yet."""
+    name = str(device["name"])
+    if device["attributes"]["uuid"]["string"]:
+        return name, True
+    return f"{name.rpartition('-')[0]}-*", False
 
 
 def claims_table(records: Sequence[ClaimRecord]) -> str:

@@ -4,9 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from driver.inventory import Engines, Gpu, Inventory, MigDevice, NvLink, PciAddress, Placement
+from driver.inventory import (
+    Engines,
+    Gpu,
+    GpuInstance,
+    Inventory,
+    MigDevice,
+    MigProfile,
+    NvLink,
+    PciAddress,
+    Placement,
+)
 
 GIB = 1024**3
+
+
+def profile(
+    number: int, text: str, slices: int, engines: Engines, starts: range, size: int, count: int, mib: int
+) -> MigProfile:
+    places = tuple(Placement(start, size) for start in starts)
+    return MigProfile(number, text, slices, mib, count, engines, places)
+
+
+H100_PROFILES = (
+    profile(19, "1g.10gb", 1, Engines(16, 1, 1, 0, 1, 0), range(7), 1, 7, 9984),
+    profile(14, "2g.20gb", 2, Engines(32, 2, 2, 0, 2, 0), range(0, 6, 2), 2, 3, 20096),
+    profile(9, "3g.40gb", 3, Engines(60, 3, 3, 0, 3, 0), range(0, 8, 4), 4, 2, 40448),
+    profile(5, "4g.40gb", 4, Engines(64, 4, 4, 0, 4, 0), range(1), 4, 1, 40448),
+    profile(0, "7g.80gb", 7, Engines(132, 8, 7, 0, 7, 1), range(1), 8, 1, 81152),
+    profile(20, "1g.10gb+me", 1, Engines(16, 1, 1, 0, 1, 1), range(7), 1, 1, 9984),
+    profile(15, "1g.20gb", 1, Engines(26, 1, 1, 0, 1, 0), range(0, 8, 2), 2, 4, 20096),
+)
+"""The profiles of an H100 in NVML's order."""
 
 
 def gpu(bus: int = 0x65, **fields: Any) -> Gpu:
@@ -27,6 +56,8 @@ def gpu(bus: int = 0x65, **fields: Any) -> Gpu:
         "numa_node": 1,
         "nvlink": NvLink("nvlink-GPU-0", 18, "4.0.0", 7),
         "mig_capable": True,
+        "profiles": H100_PROFILES,
+        "resetless_mig": True,
     }
     return Gpu(**(known | fields))
 
@@ -42,6 +73,10 @@ def mig(start: int = 0, size: int = 1, profile: str = "1g.10gb", **fields: Any) 
         "engines": Engines(16, 1, 1, 0, 1, 0),
     }
     return MigDevice(**(known | fields))
+
+
+def gpu_instance(profile_id: int, start: int, size: int, number: int = 1) -> GpuInstance:
+    return GpuInstance(number, profile_id, Placement(start, size))
 
 
 def inventory(*gpus: Gpu) -> Inventory:

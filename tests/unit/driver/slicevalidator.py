@@ -112,17 +112,41 @@ def _quantity(text: Any) -> list[str]:
 
 
 def _counters(specs: Sequence[dict[str, Any]]) -> list[str]:
-    sets = {s["name"]: s["counters"] for spec in specs for s in spec.get("sharedCounters", [])}
-    found = [
-        f"counter set {name}: {len(counters)} counters"
-        for name, counters in sets.items()
-        if len(counters) > 32
-    ]
+    every = [entry for spec in specs for entry in spec.get("sharedCounters", [])]
+    names = [entry["name"] for entry in every]
+    found = [f"counter set {name} is in the pool {names.count(name)} times" for name in sorted({*names})]
+    found = [problem for problem in found if not problem.endswith(" 1 times")]
+    for entry in every:
+        found += [f"counter set {entry['name']}: {problem}" for problem in _counter_set(entry)]
+    sets = {entry["name"]: entry["counters"] for entry in every}
     for device in (device for spec in specs for device in spec.get("devices", [])):
         for entry in device.get("consumesCounters", []):
-            for counter in entry["counters"]:
-                if counter not in sets.get(entry["counterSet"], {}):
-                    found.append(
-                        f"device {device['name']}: no counter {entry['counterSet']}/{counter} in the pool"
-                    )
+            found += [f"device {device['name']}: {problem}" for problem in _consumption(entry, sets)]
+    return found
+
+
+def _counter_set(entry: dict[str, Any]) -> list[str]:
+    found = []
+    if not _LABEL.fullmatch(entry["name"]):
+        found.append("the name is no DNS label")
+    if not 1 <= len(entry["counters"]) <= 32:
+        found.append(f"{len(entry['counters'])} counters")
+    for name, value in entry["counters"].items():
+        if not _LABEL.fullmatch(name):
+            found.append(f"counter {name}: the name is no DNS label")
+        found += [f"counter {name}: {problem}" for problem in _quantity(value.get("value"))]
+    return found
+
+
+def _consumption(entry: dict[str, Any], sets: dict[str, dict[str, Any]]) -> list[str]:
+    """A counter that is missing makes the pool invalid; one that never suffices makes the device useless."""
+    found = []
+    counters = sets.get(entry["counterSet"], {})
+    for name, value in entry["counters"].items():
+        where = f"{entry['counterSet']}/{name}"
+        found += [f"counter {where}: {problem}" for problem in _quantity(value.get("value"))]
+        if name not in counters:
+            found.append(f"no counter {where} in the pool")
+        elif parse_quantity(value["value"]) > parse_quantity(counters[name]["value"]):
+            found.append(f"takes {value['value']} of {where}, which is {counters[name]['value']} in all")
     return found

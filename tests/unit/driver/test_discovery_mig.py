@@ -9,6 +9,7 @@ from dataclasses import astuple
 import pytest
 
 from driver.devices import offered_devices
+from driver.discovery import GpuReading, read_gpu
 from driver.exclusion import Exclusion
 from driver.inventory import Inventory, Placement
 from driver.migoffer import MigPolicy
@@ -93,6 +94,81 @@ def test_b072_a_gpu_in_mig_mode_without_instances_offers_nothing(open_node: Open
     inventory = node.discover()
     assert [inventory.gpus[0].mig_enabled, inventory.gpus[0].mig_devices] == [True, ()]
     assert _names(inventory) == ["gpu-0000-37-00-0"]
+
+
+def test_profiles_are_known_with_mig_mode_off_and_read_once(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100")
+    before = read_gpu(node.nvml, node.roots, 0)
+    assert isinstance(before, GpuReading)
+    assert [one.profile for one in before.gpu.profiles] == [
+        *("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb", "1g.10gb+me", "1g.20gb")
+    ]
+    assert before.gpu.profiles[1].placements == (Placement(0, 2), Placement(2, 2), Placement(4, 2))
+    node.simulated.reset_calls()
+    assert read_gpu(node.nvml, node.roots, 0, before) == before
+    calls = node.simulated.calls()
+    assert not {call for call in calls if "Profile" in call or "Placements" in call}
+    # Another MIG mode or another card may have other ones.
+    node.simulated.set_mig_mode(0)
+    read_gpu(node.nvml, node.roots, 0, before)
+    assert node.simulated.calls()["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] == 7
+    read_gpu(node.nvml, node.roots, 1, before)
+    assert node.simulated.calls()["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] == 14
+
+
+def test_what_was_read_with_a_failure_is_read_again(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100")
+    node.simulated.set_return("nvmlDeviceGetGpuInstancePossiblePlacements_v2", 999, times=1)
+    before = read_gpu(node.nvml, node.roots, 0)
+    assert isinstance(before, GpuReading)
+    assert len(before.gpu.profiles) == 6
+    assert [failure.field for failure in before.failures] == ["migProfiles[19]"]
+    after = read_gpu(node.nvml, node.roots, 0, before)
+    assert isinstance(after, GpuReading)
+    assert len(after.gpu.profiles) == 7
+
+
+def test_b086_an_instance_without_a_compute_instance_is_known(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100", mig={0: ["3g.40gb", "1g.10gb"]})
+    made = node.simulated.gpus()[0].gpu_instances
+    node.simulated.destroy_mig(0, made[0].id, ci=0)
+    gpu = node.discover().gpus[0]
+    assert len(gpu.mig_devices) == 1
+    assert {(one.id, one.placement) for one in gpu.gpu_instances or ()} == {
+        (one.id, Placement(one.start, one.size)) for one in made
+    }
+
+
+def test_instances_that_cannot_be_listed_are_not_taken_for_none(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100", mig={0: ["3g.40gb"]})
+    node.simulated.set_return("nvmlDeviceGetGpuInstances", 999, gpu=0)
+    inventory = node.discover()
+    assert inventory.gpus[0].gpu_instances is None
+    assert len(inventory.gpus[0].mig_devices) == 1
+    assert {failure.field for failure in inventory.unreadable_fields} == {"gpuInstances"}
+
+
+@pytest.mark.parametrize("field_answers", [True, False])
+@pytest.mark.parametrize(
+    ("machine", "resetless"), [("hgx-h100", True), ("dgx-a100-40", False), ("t4x4", False)]
+)
+def test_b077_whether_the_mode_changes_without_a_reset(
+    open_node: OpenNode, machine: str, resetless: bool, field_answers: bool
+) -> None:
+    node = open_node(machine)
+    if not field_answers:
+        node.simulated.set_return("nvmlDeviceGetFieldValues", 3)
+    inventory = node.discover()
+    assert {gpu.resetless_mig for gpu in inventory.gpus} == {resetless}
+    assert inventory.unreadable_fields == ()
+
+
+def test_b010_a_vgpu_is_asked_for_no_placement(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100")
+    node.simulated.set_gpu(0, virtualization=2)
+    inventory = node.discover()
+    assert (inventory.gpus[0].profiles, inventory.gpus[0].resetless_mig) == ((), False)
+    assert node.simulated.calls()["nvmlDeviceGetGpuInstancePossiblePlacements_v2"] == 7 * 7
 
 
 def test_b071_instances_of_an_administrator_come_and_go(open_node: OpenNode) -> None:

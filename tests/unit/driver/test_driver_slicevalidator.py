@@ -19,6 +19,12 @@ def _spec(*devices: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _counters(*names: str, **values: str) -> dict[str, Any]:
+    counters = {name: {"value": value} for name, value in (values or {"c": "1"}).items()}
+    spec = _spec() | {"sharedCounters": [{"name": name, "counters": counters} for name in names]}
+    return {key: value for key, value in spec.items() if key != "devices"}
+
+
 def _device(name: str = "gpu-0", **fields: Any) -> dict[str, Any]:
     return {"name": name, "attributes": {}, "capacity": {}, **fields}
 
@@ -50,6 +56,18 @@ def test_a_valid_pool_has_no_violation() -> None:
                 _spec(_device(consumesCounters=[{"counterSet": "s", "counters": {"c": {"value": "1"}}}]))
             ],
             "no counter s/c",
+        ),
+        (lambda: [_counters("s", "s")], "in the pool 2 times"),
+        (lambda: [_counters(*(f"s{number}" for number in range(9)))], "more than 8 counter sets"),
+        (lambda: [_counters("S")], "no DNS label"),
+        (lambda: [_counters("s", **{f"c{number}": "1" for number in range(33)})], "33 counters"),
+        (lambda: [_counters("s", c="many")], "no quantity"),
+        (
+            lambda: [
+                _counters("s", c="1"),
+                _spec(_device(consumesCounters=[{"counterSet": "s", "counters": {"c": {"value": "2"}}}])),
+            ],
+            "takes 2 of s/c, which is 1 in all",
         ),
         (lambda: [_spec() | {"sharedCounters": []}], "only one of"),
         (lambda: [_spec() | {"allNodes": True}], "exactly one of nodeName"),

@@ -269,4 +269,18 @@ async def test_a_held_partition_stays_one_while_its_instance_is_there(tmp_path: 
         await node.when(lambda devices: len(devices) == 26)
         node.simulated.destroy_mig(0, made.id)
         await node.store.run(lambda target: target.remove("uid-1"))
-        await node.when(lambda devices: list(devices) == list(before))
+        await node.when(lambda devices: devices == before)
+
+
+async def test_a_whole_gpu_keeps_its_nvlink_while_mig_mode_is_on_for_partitions(tmp_path: Path) -> None:
+    async with running(tmp_path, "hgx-h100") as node:
+        before = await node.when(lambda devices: len(devices) == 8 * 26)
+        writes = node.reports.writes
+        node.simulated.set_mig_mode(2)
+        await until(lambda: node.hardware.inventory.gpus[2].mig_enabled)
+        await asyncio.sleep(0.3)
+        assert node.devices() == before
+        assert node.reports.writes == writes
+        node.simulated.create_mig(2, "1g.10gb")
+        after = await node.when(lambda devices: "gpu-0000-52-00-0" not in devices)
+        assert after["gpu-0000-1b-00-0"]["attributes"]["nvlinkPeers"] == {"int": 6}
