@@ -208,8 +208,10 @@ class GpuHardware:
         except (NvmlUnavailable, NvmlError, DriverRootError, LaneTimeout) as error:
             self._metrics.discovery_errors.inc()
             if self._node_has_no_gpu() and isinstance(error, NvmlUnavailable | DriverRootError):
+                looked = self._settings.sys_root / "bus/pci/devices"
+                text = f"this node has no NVIDIA GPU, {looked} shows none; waiting for one"
                 self._accept(Inventory(), {})
-                self._conditions.stand([Condition("NoGpu", "this node has no NVIDIA GPU; waiting for one")])
+                self._conditions.stand([Condition("NoGpu", text)])
                 return True
             self.unavailable = str(error)
             self._conditions.stand(

@@ -53,7 +53,9 @@ def keep_running(preparations: Sequence[Preparation] = ()) -> int:
     if missing:
         print("error: this machine lacks:\n  " + "\n  ".join(missing), file=sys.stderr)
         return 1
-    signal.signal(signal.SIGTERM, _interrupt)
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         say("starting (about 10 seconds)")
         with Cluster() as cluster:

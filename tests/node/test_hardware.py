@@ -157,6 +157,7 @@ def test_b006_b166_b167_a_node_without_gpu_and_driver_gets_both_later(make_node:
     assert "devices" not in published["spec"]
     assert published["spec"]["pool"]["resourceSliceCount"] == 1
     probes.wait_ready()
+    wait_event(node, "NoGpu", str(node.gpus.root / "sys/bus/pci/devices"))
 
     node.gpus.plug("t4", pci="0000:17:00.0")
     node.wait_log("the GPUs cannot be read")
