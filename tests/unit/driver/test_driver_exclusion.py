@@ -30,7 +30,8 @@ def test_b014_excluded_gpus_are_not_offered_in_any_form(entry: str, left: list[s
 
 
 def test_b075_a_claim_may_name_excluded_gpus_and_whole_gpus_in_mig_mode() -> None:
-    assert list(known_devices(inventory(_FIRST, _SECOND), {})) == [
+    named = known_devices(inventory(_FIRST, _SECOND), {})
+    assert [name for name, device in named.items() if device.partition is None] == [
         "gpu-0000-17-00-0",
         "gpu-0000-65-00-0",
         "gpu-0000-65-00-0-mig-1g10gb-0",
