@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Pending:
     record: ClaimRecord
+    statuses: list[dict[str, Any]]
     due: float
     tries: int = 0
 
@@ -44,9 +46,19 @@ class StatusWriter:
 
     def prepared(self, record: ClaimRecord, claim: Object) -> None:
         """Write the record's devices soon, unless ``claim`` has them already."""
-        if record.devices and not _has(claim, device_statuses(record)):
-            self._pending[record.claim.uid] = _Pending(record, time.monotonic() + _DELAY_SECONDS)
-            self._wake.set()
+        statuses = device_statuses(record)
+        if record.devices and not _has(claim, statuses):
+            self._write_soon(record, statuses)
+        else:
+            self._pending.pop(record.claim.uid, None)
+
+    def vanished(self, record: ClaimRecord, devices: Sequence[HeldDevice]) -> None:
+        """Write soon that some of the record's MIG devices do not exist any more."""
+        self._write_soon(record, device_statuses(record, devices))
+
+    def _write_soon(self, record: ClaimRecord, statuses: list[dict[str, Any]]) -> None:
+        self._pending[record.claim.uid] = _Pending(record, statuses, time.monotonic() + _DELAY_SECONDS)
+        self._wake.set()
 
     def unprepared(self, uid: str) -> None:
         self._pending.pop(uid, None)
@@ -72,7 +84,7 @@ class StatusWriter:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid},
-            "status": {"devices": device_statuses(pending.record)},
+            "status": {"devices": pending.statuses},
         }
         try:
             await self._client.apply(
@@ -108,13 +120,42 @@ def claim_object(reference: ClaimReference) -> ObjectReference:
     )
 
 
-def device_statuses(record: ClaimRecord) -> list[dict[str, Any]]:
-    """``AllocatedDeviceStatus`` of each device (resource.k8s.io/v1)."""
-    changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.changed_at))
-    return [_device_status(held, changed) for held in record.devices]
+def device_statuses(record: ClaimRecord, vanished: Collection[HeldDevice] = ()) -> list[dict[str, Any]]:
+    """``AllocatedDeviceStatus`` of each device (resource.k8s.io/v1); what has ``vanished`` is not ready."""
+    return [
+        _device_status(held, _not_ready(held) if held in vanished else _ready(held, record.changed_at))
+        for held in record.devices
+    ]
 
 
-def _device_status(held: HeldDevice, changed: str) -> dict[str, Any]:
+def _ready(held: HeldDevice, since: float) -> dict[str, str]:
+    return _condition("True", "Prepared", f"{held.device} is prepared as {held.uuid}", since)
+
+
+def _not_ready(held: HeldDevice) -> dict[str, str]:
+    return _condition("False", "MigDeviceGone", vanished_message(held), time.time())
+
+
+def vanished_message(held: HeldDevice) -> str:
+    """What a person should know of a MIG device that was destroyed while a claim holds it."""
+    return (
+        f"MIG device {held.uuid} of {held.device} (GPU instance {held.gpu_instance_id}, compute instance "
+        f"{held.compute_instance_id} of GPU {held.gpu_uuid}) does not exist any more, and was not destroyed "
+        "by this driver: delete the pods that use the claim"
+    )
+
+
+def _condition(status: str, reason: str, message: str, since: float) -> dict[str, str]:
+    return {
+        "type": "Ready",
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since)),
+    }
+
+
+def _device_status(held: HeldDevice, condition: dict[str, str]) -> dict[str, Any]:
     data: dict[str, Any] = {
         "uuid": held.uuid,
         "parentUUID": held.gpu_uuid,
@@ -127,15 +168,7 @@ def _device_status(held: HeldDevice, changed: str) -> dict[str, Any]:
         "driver": DRIVER_NAME,
         "pool": held.pool,
         "device": held.device,
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "Prepared",
-                "message": f"{held.device} is prepared as {held.uuid}",
-                "lastTransitionTime": changed,
-            }
-        ],
+        "conditions": [condition],
         "data": data,
     }
     if held.share_id is not None:
@@ -150,4 +183,8 @@ def _has(claim: Object, wanted: list[dict[str, Any]]) -> bool:
 
 def _alike(stored: Object, wanted: dict[str, Any]) -> bool:
     keys = ("driver", "pool", "device", "shareID", "data")
-    return all(stored.get(key) == wanted.get(key) for key in keys) and bool(stored.get("conditions"))
+    return all(stored.get(key) == wanted.get(key) for key in keys) and _states(stored) == _states(wanted)
+
+
+def _states(entry: Object) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in entry.get("conditions") or []}

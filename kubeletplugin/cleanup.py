@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 
 from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
@@ -15,11 +15,14 @@ from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import failure
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.store import ClaimRecord, ClaimState
+from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice
 
 _UNPREPARE_SECONDS = 30.0
 _JITTER = 0.1
 _MEND_SECONDS = 20.0
+
+OnVanished = Callable[[ClaimRecord, Sequence[HeldDevice]], None]
+"""Told of a claim whose MIG devices were destroyed behind its back, once for each device."""
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class Cleanup:
         pool: str,
         period_seconds: float,
         grace_seconds: float,
+        on_vanished: OnVanished,
     ) -> None:
         self._engine = engine
         self._client = client
@@ -48,6 +52,8 @@ class Cleanup:
         self._period = period_seconds
         self._grace = grace_seconds
         self._gone_since: dict[str, float] = {}
+        self._on_vanished = on_vanished
+        self._vanished: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """Clean up now and then, for ever. The period varies, so that nodes do not ask all at once."""
@@ -55,6 +61,7 @@ class Cleanup:
         due = time.monotonic()
         while True:
             await self._try("the mending of CDI specs", self._mend())
+            await self._try("the look for MIG devices in use", self._look_for_vanished())
             if time.monotonic() >= due:
                 await self._try("the clean-up", self.once())
                 pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
@@ -70,6 +77,15 @@ class Cleanup:
     async def _mend(self) -> None:
         for claim in await self._engine.mend():
             log.warning("the CDI spec of claim %s was gone and is written again", claim)
+
+    async def _look_for_vanished(self) -> None:
+        still: set[tuple[str, str]] = set()
+        for record, devices in await self._engine.vanished():
+            gone = {(record.claim.uid, held.uuid) for held in devices}
+            if not gone <= self._vanished:
+                self._on_vanished(record, devices)
+            still |= gone
+        self._vanished = still
 
     async def _sweep(self) -> None:
         for name in await self._engine.sweep():

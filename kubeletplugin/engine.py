@@ -18,11 +18,14 @@ from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, ClaimError, ClaimReference
 from driver.devices import Device
+from driver.inventory import Gpu
+from driver.nvml import NvmlUnavailable
 from driver.plan import PlannedDevice, PreparePlan, check_conflicts, plan_prepare
 from kubeletplugin.claimspecs import ContainerDevice
-from kubeletplugin.gpulocks import GpuLocks
-from kubeletplugin.lanes import Lanes
+from kubeletplugin.gpulocks import GpuLocks, LockTimeout
+from kubeletplugin.lanes import Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.partitions import ClaimPartitions, MigChanges, MigHardware
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
@@ -153,6 +156,39 @@ class ClaimEngine:
         known = set(await self.records())
         return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
 
+    async def vanished(self) -> list[tuple[ClaimRecord, list[HeldDevice]]]:
+        """The prepared claims of this boot whose MIG devices were destroyed behind their back, and which.
+
+        What the last reading of the hardware does not show is looked for once more, under the GPU's lock.
+        """
+        known = await self._hardware.devices(_MEND_SECONDS)
+        gpus = {device.gpu.pci: device.gpu for device in known.values()}
+        found = []
+        for record in (await self.records()).values():
+            if any(_is_missing(held, gpus.get(held.footprint.gpu)) for held in self._in_use(record)):
+                gone = await self._vanished(record.claim)
+                found += [gone] if gone is not None else []
+        return found
+
+    async def _vanished(self, reference: ClaimReference) -> tuple[ClaimRecord, list[HeldDevice]] | None:
+        async with self._gate(reference.uid):
+            record = (await self.records()).get(reference.uid)
+            if record is None:
+                return None
+            try:
+                async with await self._enter(record.gpus, reference, _MEND_SECONDS):
+                    gone = [held for held in self._in_use(record) if not await self._mig.is_there(held)]
+            except (CardGone, MigOperationError, NvmlUnavailable, LaneTimeout, LockTimeout) as error:
+                log.info("whether claim %s still has its MIG devices cannot be told: %s", reference, error)
+                return None
+        return (record, gone) if gone else None
+
+    def _in_use(self, record: ClaimRecord) -> list[HeldDevice]:
+        """The MIG devices that a prepared claim was given in this boot."""
+        if record.state is not ClaimState.PREPARED or record.boot_id != self._boot_id:
+            return []
+        return [held for held in record.devices if held.gpu_instance_id is not None and not held.admin_access]
+
     async def mend(self) -> list[ClaimReference]:
         """Write CDI specs again that prepared claims have lost; returns whose.
 
@@ -164,7 +200,13 @@ class ClaimEngine:
             for uid, record in (await self.records()).items()
             if uid not in present and record.state is ClaimState.PREPARED and record.boot_id == self._boot_id
         ]
-        return [record.claim for record in lost if await self._mend(record)]
+        mended = []
+        for record in lost:
+            try:
+                mended += [record.claim] if await self._mend(record) else []
+            except Exception as error:
+                log.warning("the CDI spec of claim %s cannot be written again: %s", record.claim, error)
+        return mended
 
     async def _mend(self, record: ClaimRecord) -> bool:
         uid = record.claim.uid
@@ -322,6 +364,13 @@ class ClaimEngine:
 
     def _timed(self, step: str) -> contextlib.AbstractContextManager[object]:
         return self._metrics.step_seconds.labels(step).time()
+
+
+def _is_missing(held: HeldDevice, gpu: Gpu | None) -> bool:
+    """Whether a reading of its GPU does not show a held MIG device."""
+    if gpu is None or gpu.uuid != held.gpu_uuid:
+        return False
+    return held.uuid not in {mig.uuid for mig in gpu.mig_devices}
 
 
 def _injected(plan: PreparePlan, record: ClaimRecord) -> list[ContainerDevice]:

@@ -147,6 +147,22 @@ def find_instance(nvml: Nvml, gpu: Card, profile_id: int, placement: Placement) 
     return None
 
 
+def has_mig_device(nvml: Nvml, gpu: Card, gpu_instance_id: int, compute_instance_id: int, uuid: str) -> bool:
+    """Whether the MIG device of this UUID is in its place.
+
+    Raises:
+        CardGone: there is no such GPU.
+        NvmlError: it cannot be told.
+    """
+    try:
+        instance = nvml.gpu_instance(_handle(nvml, gpu), gpu_instance_id).handle
+        return nvml.uuid(nvml.compute_instance(instance, compute_instance_id).mig_device) == uuid
+    except NvmlError as error:
+        if error.code in (Code.NOT_FOUND, Code.NOT_SUPPORTED):
+            return False
+        raise
+
+
 def create_gpu_instance(
     nvml: Nvml,
     gpu: Card,

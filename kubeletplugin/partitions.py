@@ -143,6 +143,18 @@ class MigChanges:
         except CardGone as error:
             log.info("%s went with its GPU; there is nothing to destroy: %s", held.device, error)
 
+    async def is_there(self, held: HeldDevice) -> bool:
+        """Whether the MIG device that a claim holds exists now. Raises as :meth:`destroy`, and CardGone."""
+        card = Card(held.footprint.gpu, held.gpu_uuid)
+        instance, compute_instance = held.gpu_instance_id, held.compute_instance_id
+        if instance is None or compute_instance is None:
+            return False
+        return await self.look(
+            card.pci,
+            f"look for {held.device}",
+            lambda nvml: migoperations.has_mig_device(nvml, card, instance, compute_instance, held.uuid),
+        )
+
     async def release(self, record: ClaimRecord) -> None:
         """Destroy the partitions of a claim, GPUs at the same time, last made first; put MIG modes back that
         an administrator had turned on and this claim had turned off. One that fails keeps no other.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from driver.claim import ClaimReference
 from kube.events import EventRecorder, ObjectReference
 from kube.resources import Object
-from kubeletplugin.claimstatus import StatusWriter, claim_object
+from kubeletplugin.claimstatus import StatusWriter, claim_object, vanished_message
 from kubeletplugin.failures import Failure
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.publisher import DroppedFields
-from kubeletplugin.store import ClaimRecord
+from kubeletplugin.store import ClaimRecord, HeldDevice
+
+log = logging.getLogger(__name__)
 
 
 class NodeReports:
@@ -67,6 +70,13 @@ class ClaimReports:
 
     def unprepared(self, reference: ClaimReference) -> None:
         self._status.unprepared(reference.uid)
+
+    def vanished(self, record: ClaimRecord, devices: Sequence[HeldDevice]) -> None:
+        """MIG devices of a prepared claim do not exist any more."""
+        self._status.vanished(record, devices)
+        for held in devices:
+            log.warning("claim %s: %s", record.claim, vanished_message(held))
+            self._events.warning(claim_object(record.claim), "MigDeviceGone", vanished_message(held))
 
     def failed(self, operation: str, reference: ClaimReference, reason: Failure) -> None:
         self._events.warning(

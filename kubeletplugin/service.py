@@ -111,6 +111,7 @@ class Service:
             node_name=settings.node_name,
             pool=settings.pool_name,
         )
+        claims = ClaimReports(self._events, self._status)
         self._cleanup = Cleanup(
             engine,
             self._client,
@@ -118,10 +119,9 @@ class Service:
             pool=settings.pool_name,
             period_seconds=settings.cleanup_seconds,
             grace_seconds=settings.claim_grace_seconds,
+            on_vanished=claims.vanished,
         )
-        self._dra = DraService(
-            engine, ClaimSource(self._client), ClaimReports(self._events, self._status), metrics
-        )
+        self._dra = DraService(engine, ClaimSource(self._client), claims, metrics)
         registration_name, dra_name = socket_names(DRIVER_NAME, settings.pod_uid)
         self._dra_path = settings.data_path / dra_name
         self._registration_path = settings.kubelet_registry_path / registration_name

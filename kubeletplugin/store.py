@@ -284,7 +284,8 @@ class Store:
         self._set_meta(f"mig-on/{gpu_uuid}", boot_id)
 
     def forget_mig_on(self, gpu_uuid: str) -> None:
-        self._connection.execute("DELETE FROM meta WHERE key = ?", (f"mig-on/{gpu_uuid}",))
+        if self._meta(f"mig-on/{gpu_uuid}"):
+            self._connection.execute("DELETE FROM meta WHERE key = ?", (f"mig-on/{gpu_uuid}",))
 
     def is_mig_on_ours(self, gpu_uuid: str, boot_id: str) -> bool:
         """Whether MIG mode, if it is on, was turned on by us and not by an administrator."""

@@ -89,7 +89,9 @@ def test_metrics_have_the_labels_that_are_documented() -> None:
 
 
 def test_causes_are_documented() -> None:
-    raised = {word for call in calls("ClaimError") for word in words(call)[:1]}
+    raised = {
+        word for call in calls("ClaimError", "MigOperationError", "Failure") for word in words(call)[:1]
+    }
     assert {"BadConfig", "InUse", "NotFound"} < raised
     assert names("### Causes") == raised | {cause for _, cause in failures._CAUSES} | {"Internal"}
 

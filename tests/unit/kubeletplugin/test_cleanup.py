@@ -93,6 +93,7 @@ def cleanup(engine: Engine, api: Api) -> Cleanup:
         pool=POOL,
         period_seconds=600,
         grace_seconds=120,
+        on_vanished=lambda record, devices: None,
     )
 
 
