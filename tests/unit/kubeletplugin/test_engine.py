@@ -38,10 +38,12 @@ POOL = "node-1"
 
 
 class Hardware:
-    """Two GPUs. ``gone`` are devices that NVML no longer has, ``excluded`` those that are not offered."""
+    """Two GPUs whose MIG mode is not ours to change. ``gone`` are devices that NVML no longer has, ``excluded`` those that are not offered."""
 
     def __init__(self) -> None:
-        self.inventory = inventory(gpu(0x65, index=0, minor=0), gpu(0x66, index=1, minor=1))
+        self.inventory = inventory(
+            gpu(0x65, index=0, minor=0, resetless_mig=False), gpu(0x66, index=1, minor=1, resetless_mig=False)
+        )
         self.gone: set[str] = set()
         self.excluded: set[str] = set()
         self.verified: list[str] = []
