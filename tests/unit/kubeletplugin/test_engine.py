@@ -38,7 +38,10 @@ POOL = "node-1"
 
 
 class Hardware:
-    """Two GPUs whose MIG mode is not ours to change. ``gone`` are devices that NVML no longer has, ``excluded`` those that are not offered."""
+    """Two GPUs whose MIG mode is not ours to change.
+
+    ``gone`` are devices that NVML no longer has, ``excluded`` those that are not offered.
+    """
 
     def __init__(self) -> None:
         self.inventory = inventory(
@@ -232,7 +235,7 @@ async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(node: Fixtur
 
 async def test_b017_another_card_in_the_place_is_refused_with_both_uuids(node: Fixture) -> None:
     await node.prepare(claim("a", FIRST))
-    node.hardware.inventory = inventory(gpu(0x65, uuid="GPU-new", minor=0))
+    node.hardware.inventory = inventory(gpu(0x65, uuid="GPU-new", minor=0, resetless_mig=False))
     with pytest.raises(ClaimError) as error:
         await node.prepare(claim("a", FIRST))
     assert error.value.cause == "CardSwapped"
@@ -320,7 +323,9 @@ async def test_a_lost_file_is_written_again_for_the_same_card_only(node: Fixture
     before = node.specs.read("a")
     for uid in ("a", "b"):
         node.specs.remove(uid)
-    node.hardware.inventory = inventory(gpu(0x65, minor=0), gpu(0x66, uuid="GPU-new", minor=1))
+    node.hardware.inventory = inventory(
+        gpu(0x65, minor=0, resetless_mig=False), gpu(0x66, uuid="GPU-new", minor=1, resetless_mig=False)
+    )
     assert [reference.uid for reference in await node.engine.mend()] == ["a"]
     assert node.specs.read("a") == before
     assert node.specs.read("b") is None
