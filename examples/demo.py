@@ -216,7 +216,7 @@ def _choose_claims(slices: Sequence[dict[str, Any]]) -> list[Claim]:
     _check(len(gpus) == 2, "no two GPUs reach each other over NVLink")
     profile = "1g.10gb"
     partition = next(device["name"] for device in devices if _value(device, "profile") == profile)
-    chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig.yaml", (partition,)))
+    chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig/by-profile.yaml", (partition,)))
     return [
         Claim(_EXAMPLES / file, _claim_of(_EXAMPLES / file)["metadata"]["name"], names)
         for file, names in chosen
