@@ -36,8 +36,8 @@ def gpus_and_pods(cluster: Cluster) -> str:
             pods.running(pod["metadata"]["name"])
     return f"""\
 On it are the simulated GPUs of a {MACHINE} machine, one of them with MIG devices that an administrator made,
-the plugin, which makes others when pods ask for them, and the pods of these files:
-  {"\n  ".join(f"examples/{name}.yaml" for name in SHOWN)}
+the plugin, which makes others when pods ask for them, and the pods of these examples:
+  {", ".join(f"{name}.yaml" for name in SHOWN)}
 Their image is a stand-in: busybox under its name.
 
   {kubectl()} exec mig-by-profile -- nvidia-smi -L
