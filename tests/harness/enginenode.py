@@ -60,7 +60,6 @@ class EngineNode:
             return (await self.engine.records()).values()
 
         self.hardware = GpuHardware(self._settings, self._lanes, self.metrics, records=records)
-        self._lanes = Lanes(call_of_thread)
         boot_id = self.hardware.boot_id()
         self.engine = ClaimEngine(
             hardware=self.hardware,
