@@ -29,7 +29,7 @@ from nvmlsim.node import SimulatedNode
 
 NODE_NAME = "h100-node-1"
 MACHINE = "hgx-h100"
-MIG = {6: ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"), 7: ("3g.40gb", "3g.40gb")}
+MIG = {7: ("3g.40gb", "3g.40gb")}
 
 _EXAMPLES = Path(__file__).parent
 _COMMAND_SECONDS = 30
@@ -50,6 +50,11 @@ class Claim:
     devices: tuple[str, ...]
 
     @property
+    def partitions(self) -> int:
+        """How many of the devices are partitions of a GPU."""
+        return sum("-mig-" in device for device in self.devices)
+
+    @property
     def arguments(self) -> list[str]:
         chosen = [word for device in self.devices for word in ("--device", device)]
         return ["prepare", "-f", os.path.relpath(self.manifest), *chosen]
@@ -63,6 +68,7 @@ class Demo:
         self._root = folder / "node"
         self._cdi = folder / "cdi"
         self._programs = Path(sys.executable).parent
+        self._nvidia_smi = Path()
         self._common_edits: dict[str, Any] | None = None
         self._variables = {
             "NODE_NAME": NODE_NAME,
@@ -80,34 +86,47 @@ class Demo:
         slices = self._inventory()
         claims = _choose_claims(slices)
         for claim in claims:
-            self._container(claim, self._prepare(claim))
+            spec = self._prepare(claim)
+            if claim.partitions:
+                self._made(claim)
+            self._container(claim, spec)
         self._give_back(claims)
 
     def _simulate(self) -> None:
         _title("A node with eight GPUs, simulated")
         _say(
             f"nvmlsim makes a driver root of a {MACHINE} machine below {self._root}: libnvidia-ml.so.1, "
-            "nvidia-smi, /dev, /proc and /sys. An administrator has cut two of its GPUs into MIG devices."
+            "nvidia-smi, /dev, /proc and /sys. An administrator has cut one of its GPUs into MIG devices."
         )
-        node = SimulatedNode.create(self._root, MACHINE, mig=MIG)
-        self._run([str(node.nvidia_smi_path), "-L"])
+        self._nvidia_smi = SimulatedNode.create(self._root, MACHINE, mig=MIG).nvidia_smi_path
+        self._listed()
         _say("The plugin's flags are environment variables too. For this node:")
         for name, value in self._variables.items():
             print(f"  export {name}={shlex.quote(value)}")
 
     def _inventory(self) -> list[dict[str, Any]]:
         _title("The inventory: what this node would publish")
-        table = self._plugin("inventory")
-        _say("The same as ResourceSlices. Of each kind of device, one:")
+        table = self._plugin("inventory", show=False)
+        _print(_first_and_last_gpu(table))
+        _say(
+            "Each GPU is offered whole and as every MIG device that it could be cut into; nothing of that is "
+            "made before a pod needs it. The GPU that an administrator has cut is offered as it is. The same "
+            "as ResourceSlices, shortened: counters, which keep the scheduler from giving out one GPU twice, "
+            "and of each kind of device one."
+        )
         text = self._plugin("inventory", "-o", "yaml", show=False)
         slices: list[dict[str, Any]] = list(yaml.safe_load_all(text))
         devices = _devices(slices)
         whole = [device for device in devices if _is_whole(device)]
-        partitions = [device for device in devices if not _is_whole(device)]
-        _print_yaml(_shortened(slices[0], [whole[0], partitions[0]]))
+        existing = [device for device in devices if not _is_whole(device) and _value(device, "uuid")]
+        partitions = [device for device in devices if not _value(device, "uuid")]
+        _print_yaml(_shortened(slices[0], "sharedCounters", slices[0]["spec"]["sharedCounters"][:1]))
+        _print_yaml(_shortened(slices[1], "devices", [partitions[0], whole[0]]))
         _check(len(whole) == 8 - len(MIG), f"{len(whole)} whole GPUs are published")
-        _check(len(partitions) == sum(map(len, MIG.values())), f"{len(partitions)} MIG devices are published")
-        _check(all(device["name"] in table for device in devices), "a device is not in the table")
+        _check(len(existing) == sum(map(len, MIG.values())), f"{len(existing)} MIG devices are published")
+        _check(len(partitions) > len(whole), f"{len(partitions)} partitions are published")
+        _check(all("consumesCounters" in device for device in partitions), "a partition takes no counter")
+        _check(all(device["name"] in table for device in (*whole, *existing)), "a device is not in the table")
         return slices
 
     def _prepare(self, claim: Claim) -> dict[str, Any]:
@@ -164,9 +183,10 @@ class Demo:
         return done.stdout
 
     def _check_seen(self, claim: Claim, seen: str) -> None:
-        wanted = sum(not _names_partition(device) for device in claim.devices)
-        partitions = len(claim.devices) - wanted
-        _check(seen.count("UUID: MIG-") == partitions, "the container does not see exactly its MIG devices")
+        wanted = len(claim.devices) - claim.partitions
+        _check(
+            seen.count("UUID: MIG-") == claim.partitions, "the container does not see exactly its MIG devices"
+        )
         _check(
             seen.count("UUID: GPU-") == (wanted or 1), "the container does not see exactly its claim's GPUs"
         )
@@ -180,7 +200,16 @@ class Demo:
         listed = self._plugin("list")
         _check(len(listed.splitlines()) == 1, "claims are left in the store")
         _check(not self._cdi_files(), f"CDI specs are left: {sorted(self._cdi_files())}")
-        _say("No claim in the store, no CDI spec: nothing is left.")
+        _check(_mig_devices(self._listed()) == sum(map(len, MIG.values())), "the partition is not gone")
+        _say("No claim in the store, no CDI spec, only the administrator's MIG devices: nothing is left.")
+
+    def _made(self, claim: Claim) -> None:
+        _say("Its MIG device was not there before; MIG mode of the GPU was turned on, and it was made:")
+        made = _mig_devices(self._listed()) - sum(map(len, MIG.values()))
+        _check(made == claim.partitions, f"{made} MIG devices were made")
+
+    def _listed(self) -> str:
+        return self._run([str(self._nvidia_smi), "-L"])
 
     def _cdi_files(self) -> set[Path]:
         return set(self._cdi.iterdir()) if self._cdi.exists() else set()
@@ -215,8 +244,13 @@ def _choose_claims(slices: Sequence[dict[str, Any]]) -> list[Claim]:
     gpus = [device["name"] for device in whole if _value(device, "nvlinkDomain") == domain][:2]
     _check(len(gpus) == 2, "no two GPUs reach each other over NVLink")
     profile = "1g.10gb"
-    partition = next(device["name"] for device in devices if _value(device, "profile") == profile)
-    chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig.yaml", (partition,)))
+    taken = {_value(device, "parentUUID") for device in devices if device["name"] in gpus}
+    partition = next(
+        device["name"]
+        for device in devices
+        if _value(device, "profile") == profile and _value(device, "parentUUID") not in taken
+    )
+    chosen = (("nvlink-pair.yaml", tuple(gpus)), ("mig/by-profile.yaml", (partition,)))
     return [
         Claim(_EXAMPLES / file, _claim_of(_EXAMPLES / file)["metadata"]["name"], names)
         for file, names in chosen
@@ -229,7 +263,7 @@ def _claim_of(manifest: Path) -> dict[str, Any]:
 
 
 def _devices(slices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [device for item in slices for device in item["spec"]["devices"]]
+    return [device for item in slices for device in item["spec"].get("devices", [])]
 
 
 def _value(device: dict[str, Any], attribute: str) -> object:
@@ -240,14 +274,21 @@ def _is_whole(device: dict[str, Any]) -> bool:
     return _value(device, "type") == "gpu"
 
 
-def _names_partition(device: str) -> bool:
-    return "-mig-" in device
+def _mig_devices(listed: str) -> int:
+    return listed.count("UUID: MIG-")
 
 
-def _shortened(item: dict[str, Any], shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The slice with only some of its devices."""
-    rest = len(item["spec"]["devices"]) - len(shown)
-    return {**item, "spec": {**item["spec"], "devices": [*shown, f"... and {rest} more"]}}
+def _first_and_last_gpu(table: str) -> str:
+    head, *lines = table.splitlines()
+    end = next(number for number, line in enumerate(lines, 1) if "-mig-" not in line)
+    last = [line for line in lines if line.startswith(lines[-1].partition("-mig-")[0])]
+    return "\n".join([head, *lines[:end], f"... and {len(lines) - end - len(last)} more", *last])
+
+
+def _shortened(item: dict[str, Any], field: str, shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The slice with only some of its devices or counter sets."""
+    rest = len(item["spec"][field]) - len(shown)
+    return {**item, "spec": {**item["spec"], field: [*shown, f"... and {rest} more"]}}
 
 
 def _shortened_edits(edits: dict[str, Any]) -> dict[str, Any]:

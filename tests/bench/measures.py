@@ -55,17 +55,31 @@ _MANY_CALLS_PER_GPU = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. ``idle_seconds`` is how long the plugin is watched doing nothing."""
+    """How much is measured.
+
+    ``idle_seconds`` is how long the plugin is watched doing nothing, ``instance_seconds`` what NVML takes to
+    make or destroy a GPU instance when many are made at once: on hardware a second was seen.
+    """
 
     starts: int
     warm_up_cycles: int
     single_cycles: int
     load_cycles: int
     idle_seconds: float
+    instance_seconds: float
 
 
-FULL = Plan(starts=7, warm_up_cycles=50, single_cycles=600, load_cycles=2000, idle_seconds=61.0)
-QUICK = Plan(starts=1, warm_up_cycles=4, single_cycles=16, load_cycles=64, idle_seconds=2.0)
+FULL = Plan(
+    starts=7,
+    warm_up_cycles=50,
+    single_cycles=600,
+    load_cycles=2000,
+    idle_seconds=61.0,
+    instance_seconds=1.0,
+)
+QUICK = Plan(
+    starts=1, warm_up_cycles=4, single_cycles=16, load_cycles=64, idle_seconds=2.0, instance_seconds=0.1
+)
 
 
 def measure(control_plane: ControlPlane, plan: Plan) -> Iterator[Figure]:
@@ -161,21 +175,21 @@ def _delete_slices(node: PluginNode) -> None:
 
 def idle(node: PluginNode, probes: Probes, seconds: float) -> Iterator[Figure]:
     """What the plugin does when nothing changes: processor, API writes, discoveries, memory."""
-    pid = _pid(node)
+    pid = pid_of(node)
     discoveries = "gpudra_discovery_seconds"
     served_before = served(node.api)
-    count_before, sum_before = _histogram(probes, discoveries)
+    count_before, sum_before = histogram(probes, discoveries)
     node.gpus.reset_calls()
     cpu_before, begun = cpu_seconds(pid), time.perf_counter()
     time.sleep(seconds)
     used, passed = cpu_seconds(pid) - cpu_before, time.perf_counter() - begun
     calls = node.gpus.calls()
     now = memory(pid)
-    count, total = _histogram(probes, discoveries)
+    count, total = histogram(probes, discoveries)
     count, total = count - count_before, total - sum_before
     requests = served(node.api) - served_before
     yield Value("idle: CPU, percent of a core", "%", 100 * used / passed, Target(bar=1.0))
-    yield Value("idle: API writes", "1", _writes(requests), Target(bar=0))
+    yield Value("idle: API writes", "1", writes_of(requests), Target(bar=0))
     yield Value("idle: API requests", "1", sum(requests.values()))
     if count:
         yield Value("discovery: time, mean", "ms", 1000 * total / count)
@@ -189,13 +203,13 @@ def idle(node: PluginNode, probes: Probes, seconds: float) -> Iterator[Figure]:
 
 def cycles(node: PluginNode, probes: Probes, plan: Plan) -> Iterator[Figure]:
     """Claims prepared and unprepared: one at a time, by eight callers, and what is left in memory."""
-    with _claims(node) as claims:
-        _run(node, [claims], plan.warm_up_cycles)
+    with claims_for(node, sorted(node.wait_published(GPUS))) as claims:
+        run(node, [claims], plan.warm_up_cycles)
         yield api_read(node, claims[0], plan.single_cycles)
         yield from _one_at_a_time(node, probes, claims, plan.single_cycles)
-        cpu_before = cpu_seconds(_pid(node))
-        load = _run(node, [[claim] for claim in claims], plan.load_cycles // GPUS)
-        used = cpu_seconds(_pid(node)) - cpu_before
+        cpu_before = cpu_seconds(pid_of(node))
+        load = run(node, [[claim] for claim in claims], plan.load_cycles // GPUS)
+        used = cpu_seconds(pid_of(node)) - cpu_before
         yield Value("eight callers: CPU of the plugin per cycle", "ms", 1000 * used / len(load.prepares))
         yield Value(
             "eight callers: cycles per second",
@@ -210,9 +224,9 @@ def cycles(node: PluginNode, probes: Probes, plan: Plan) -> Iterator[Figure]:
             p99_target=Target(bar=80, reach=40, existing=1009),
         )
         yield Distribution("eight callers: unprepare", "ms", load.unprepares)
-        after = _settled_memory(node)
-        again = _run(node, [[claim] for claim in claims], plan.load_cycles // GPUS)
-        grown = _settled_memory(node).resident - after.resident
+        after = settled_memory(node)
+        again = run(node, [[claim] for claim in claims], plan.load_cycles // GPUS)
+        grown = settled_memory(node).resident - after.resident
         target = Target(bar=74, reach=62, existing=72)
         yield Value(f"memory: RSS after {plan.load_cycles} cycles", "MiB", after.resident, target)
         target = Target(bar=40, reach=30)
@@ -223,9 +237,9 @@ def cycles(node: PluginNode, probes: Probes, plan: Plan) -> Iterator[Figure]:
 
 def _one_at_a_time(node: PluginNode, probes: Probes, claims: Sequence[Claim], count: int) -> Iterator[Figure]:
     steps = "gpudra_prepare_step_seconds"
-    before = {step: _histogram(probes, steps, step=step) for step in PREPARE_STEPS}
+    before = {step: histogram(probes, steps, step=step) for step in PREPARE_STEPS}
     served_before = served(node.api)
-    load = _run(node, [claims], count)
+    load = run(node, [claims], count)
     requests = served(node.api) - served_before
     yield Distribution(
         "prepare, one at a time",
@@ -235,7 +249,7 @@ def _one_at_a_time(node: PluginNode, probes: Probes, claims: Sequence[Claim], co
         Target(bar=12, reach=8, existing=8.4),
     )
     for step, words in PREPARE_STEPS.items():
-        number, total = _histogram(probes, steps, step=step)
+        number, total = histogram(probes, steps, step=step)
         mean = 1000 * (total - before[step][1]) / (number - before[step][0])
         yield Value(f"prepare: of which {words}, mean", "ms", mean)
     yield Distribution("unprepare, one at a time", "ms", load.unprepares)
@@ -244,9 +258,8 @@ def _one_at_a_time(node: PluginNode, probes: Probes, claims: Sequence[Claim], co
 
 
 @contextmanager
-def _claims(node: PluginNode) -> Iterator[list[Claim]]:
-    """A claim for each GPU, allocated; its status is written once before anything is measured."""
-    names = sorted(node.wait_published(GPUS))
+def claims_for(node: PluginNode, names: Sequence[str]) -> Iterator[list[Claim]]:
+    """A claim for each device, allocated; its status is written once before anything is measured."""
     claims = [create_claim(node.api, [result(name, node.name)]) for name in names]
     node.kubelet.prepare(*claims)
 
@@ -264,25 +277,29 @@ def _claims(node: PluginNode) -> Iterator[list[Claim]]:
             delete_claim(node.api, claim)
 
 
-def _run(node: PluginNode, callers: Sequence[Sequence[Claim]], cycles: int) -> Load:
+def run(node: PluginNode, callers: Sequence[Sequence[Claim]], cycles: int) -> Load:
+    """Each caller's claims round and round, as :func:`run_cycles`."""
     return run_cycles(node.sockets()[0], callers, cycles)
 
 
-def _settled_memory(node: PluginNode) -> Memory:
+def settled_memory(node: PluginNode) -> Memory:
+    """The plugin's memory a second later."""
     # Work that follows an answer, such as the claim's status, has its say.
     time.sleep(1.0)
-    return memory(_pid(node))
+    return memory(pid_of(node))
 
 
-def _histogram(probes: Probes, name: str, **labels: str) -> tuple[float, float]:
+def histogram(probes: Probes, name: str, **labels: str) -> tuple[float, float]:
     """Count and sum."""
     return probes.metric(f"{name}_count", **labels), probes.metric(f"{name}_sum", **labels)
 
 
-def _writes(requests: Counter[tuple[str, str]]) -> int:
+def writes_of(requests: Counter[tuple[str, str]]) -> int:
+    """How many of these requests change something."""
     return sum(count for (verb, _), count in requests.items() if verb in WRITES)
 
 
-def _pid(node: PluginNode) -> int:
+def pid_of(node: PluginNode) -> int:
+    """The plugin that was started last."""
     assert node.process is not None
     return node.process.pid

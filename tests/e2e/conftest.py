@@ -10,6 +10,7 @@ from tests.cluster.api import wait_until
 from tests.cluster.cluster import Cluster
 from tests.cluster.fixtures import cluster
 from tests.harness.clusternode import ClusterGpuNode, deploy
+from tests.harness.partitions import instances
 from tests.harness.pods import Pods
 
 __all__ = ["cluster"]
@@ -26,6 +27,7 @@ def gpu_cluster(cluster: Cluster) -> Cluster:
 def pods(node: ClusterGpuNode) -> Iterator[Pods]:
     """Pods of one test. When they are gone, nothing of them may be left on the node or in the API server."""
     made = Pods(node.api, node.cluster.node)
+    foreign = instances(node.gpus)
     yield made
     made.clear()
     wait_until(
@@ -33,3 +35,4 @@ def pods(node: ClusterGpuNode) -> Iterator[Pods]:
         f"nothing to be left: {node.cdi_files()}, {node.claims_in_store()}",
         10.0,
     )
+    assert instances(node.gpus) == foreign

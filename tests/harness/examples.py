@@ -11,6 +11,9 @@ from tests.cluster.images import busybox_layer, find_busybox, image_archive
 from tests.cluster.node import Node
 from tests.harness.clusternode import EXAMPLES
 
+MIG_EXAMPLES = EXAMPLES / "mig"
+"""Those that need MIG; the others run on whole GPUs, all but one choice of a prioritized list."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -28,9 +31,9 @@ class Example:
         return {container["image"] for pod in self.pods for container in pod["spec"]["containers"]}
 
 
-def examples() -> list[Example]:
-    """All examples with pods, by name."""
-    found = [Example(path, tuple(documents(path.read_text()))) for path in sorted(EXAMPLES.glob("*.yaml"))]
+def examples(folder: Path = EXAMPLES) -> list[Example]:
+    """All examples of a folder that have pods, by name."""
+    found = [Example(path, tuple(documents(path.read_text()))) for path in sorted(folder.glob("*.yaml"))]
     return [example for example in found if example.pods]
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from tests.cluster.cluster import Cluster
 from tests.cluster.components import say
 from tests.cluster.playground import kubectl
-from tests.harness.clusternode import deploy, make_cluster_gpu_node
-from tests.harness.examples import examples, load_stand_ins
+from tests.harness.clusternode import EXAMPLES, deploy, make_cluster_gpu_node
+from tests.harness.examples import MIG_EXAMPLES, examples, load_stand_ins
 from tests.harness.pods import Pods
 
 MACHINE = "hgx-h100"
-MIG = {6: ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb"), 7: ("3g.40gb", "3g.40gb")}
-SHOWN = ("gpu-by-product-name", "mig", "nvlink-pair", "two-containers")
+MIG = {7: ("3g.40gb", "1g.10gb")}
+SHOWN = ("gpu-by-product-name", "mig/by-profile", "nvlink-pair", "two-containers")
 """Names of example manifests; together they leave some devices free to play with."""
 
 
@@ -23,9 +23,10 @@ def gpus_and_pods(cluster: Cluster) -> str:
     deploy(cluster.api)
     say(f"simulating the GPUs of a {MACHINE} machine and starting the plugin")
     node = make_cluster_gpu_node(cluster, MACHINE, mig=MIG)
-    process = node.start_ready(rescan_seconds="10")
+    process = node.start_ready(rescan_seconds="10", mig="dynamic")
     simulator = Path(sys.executable).with_name("nvmlsim")
-    shown = [example for example in examples() if example.path.stem in SHOWN]
+    every = [*examples(), *examples(MIG_EXAMPLES)]
+    shown = [one for one in every if str(one.path.relative_to(EXAMPLES).with_suffix("")) in SHOWN]
     load_stand_ins(cluster.node, shown)
     pods = Pods(cluster.api, cluster.node)
     for example in shown:
@@ -34,11 +35,13 @@ def gpus_and_pods(cluster: Cluster) -> str:
         for pod in example.pods:
             pods.running(pod["metadata"]["name"])
     return f"""\
-On it are the simulated GPUs of a {MACHINE} machine, two of them cut into MIG devices, the plugin, and the
-pods of examples/{{{",".join(SHOWN)}}}.yaml.
+On it are the simulated GPUs of a {MACHINE} machine, one of them with MIG devices that an administrator made,
+the plugin, which makes others when pods ask for them, and the pods of these examples:
+  {", ".join(f"{name}.yaml" for name in SHOWN)}
 Their image is a stand-in: busybox under its name.
 
-  {kubectl()} exec mig -- nvidia-smi -L
+  {kubectl()} exec mig-by-profile -- nvidia-smi -L
+  {node.gpus.nvidia_smi_path} -L
   {kubectl()} get resourceclaims -o yaml
   {kubectl()} apply -f examples/prioritized-list.yaml
   {simulator} set {node.gpus.root} unplug 4

@@ -186,7 +186,13 @@ class Pods:
             said = "\n".join(self._api.events(name, namespace))
             raise TimeoutError(f"{error}\nevents:\n{said}") from None
 
-    def seen(self, name: str, container: str = "main", namespace: str = "default") -> Seen:
+    def seen(
+        self,
+        name: str,
+        container: str = "main",
+        namespace: str = "default",
+        timeout: float = RUN_SECONDS,
+    ) -> Seen:
         """Wait until a container has looked; returns what it saw."""
         log = [""]
 
@@ -194,9 +200,14 @@ class Pods:
             log[0] = self._node.container_logs(namespace, name, container)
             return "looked\n" in log[0]
 
-        self.running(name, namespace)
+        self.running(name, namespace, timeout)
         wait_until(looked, f"{name}/{container} to look at its devices", 10.0)
         return parse_seen(log[0])
+
+    def look(self, name: str, container: str = "main", namespace: str = "default") -> Seen:
+        """Look into a running container now, whatever program it runs."""
+        said = self._node.ctr_exec(namespace, name, container, "sh", "-c", LOOK)
+        return parse_seen(said.stdout)
 
     def pending(self, name: str, text: str, namespace: str = "default", timeout: float = 15.0) -> None:
         """Wait until the scheduler says of a pod that it does not fit, in words with ``text``."""

@@ -25,3 +25,5 @@ def test_the_bench_measures_and_writes_its_figures(tmp_path: Path) -> None:
     assert figures["prepare, one at a time"]["p50"] > 0
     assert figures["idle: API writes"]["value"] == 0
     assert figures["prepare and unprepare: API requests"]["value"] == 1
+    assert figures["partitions: prepare, one at a time"]["p50"] > 0
+    assert figures["partitions: idle, API writes"]["value"] == 0

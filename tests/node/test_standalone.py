@@ -57,6 +57,7 @@ class Machine:
             "node-name": "machine",
             "kubelet-plugins-path": str(self.folder / "plugins"),
             "cdi-root": str(self.cdi_root),
+            "mig": "static",
             **{name.replace("_", "-"): text for name, text in flags.items()},
         }
         options = [word for name, text in settings.items() for word in (f"--{name}", text)]
@@ -103,6 +104,25 @@ def test_inventory_is_what_the_service_would_publish(machine: Callable[..., Mach
     assert lines[0].split()[:3] == ["DEVICE", "TYPE", "PRODUCT"]
     assert [line.split()[0] for line in lines[1:]] == list(devices)
     assert not (node.folder / "plugins").exists(), "to look at a machine leaves nothing on it"
+
+
+def test_a_partition_by_hand_is_made_and_gone(machine: Callable[..., Machine]) -> None:
+    node = machine("hgx-h100", mig={0: ["3g.40gb"]})
+    foreign = node.gpus.gpus()[0].gpu_instances
+    shown = node.run("inventory", "-o", "yaml", mig="dynamic")
+    slices = list(yaml.safe_load_all(shown.output))
+    assert violations([item["spec"] for item in slices]) == []
+    name = f"{gpu_name(node.gpus.gpus()[1].pci_bus_id)}-mig-2g20gb-2"
+    assert name in [device["name"] for item in slices for device in item["spec"].get("devices", [])]
+    assert f"{name.removesuffix('-2')}-{{" in node.run("inventory", mig="dynamic").output
+
+    prepared = node.run("prepare", "-f", node.write("claim.yaml", TEMPLATE), "--device", name, mig="dynamic")
+    assert prepared.status == 0, prepared.errors
+    (made,) = node.gpus.gpus()[1].gpu_instances
+    assert (made.profile, made.start, len(made.compute_instances)) == ("2g.20gb", 2, 1)
+    assert node.run("unprepare", "default/one-gpu", mig="dynamic").status == 0
+    assert [gpu.gpu_instances for gpu in node.gpus.gpus()] == [foreign, *[()] * 7]
+    assert node.specs() == []
 
 
 def test_a_claim_by_hand_from_prepare_to_unprepare(machine: Callable[..., Machine]) -> None:

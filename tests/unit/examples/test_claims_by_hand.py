@@ -74,7 +74,7 @@ def test_admin_access_is_kept() -> None:
 
 
 def test_same_manifest_is_the_same_claim() -> None:
-    first, second = (load_claim(EXAMPLES / "mig.yaml", ["gpu-a"], POOL) for _ in range(2))
+    first, second = (load_claim(EXAMPLES / "mig/by-profile.yaml", ["gpu-a"], POOL) for _ in range(2))
     assert reference_of(first) == reference_of(second)
 
 

@@ -105,7 +105,7 @@ def test_event_reasons_are_documented() -> None:
 def test_readme_shows_selectors_of_the_examples() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     shown = [text for block in blocks for text in _expressions(yaml.safe_load(block))]
-    examples = [yaml.safe_load_all(file.read_text()) for file in (ROOT / "examples").glob("*.yaml")]
+    examples = [yaml.safe_load_all(file.read_text()) for file in (ROOT / "examples").rglob("*.yaml")]
     copied = {text for documents in examples for document in documents for text in _expressions(document)}
     assert len(blocks) == 5
     assert len(shown) >= 5

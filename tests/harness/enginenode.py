@@ -1,0 +1,192 @@
+"""The claim engine in this process, with a real store, CDI folder and locks, on simulated GPUs through NVML.
+
+What a plugin process has in memory can be dropped and made anew, as if the process had been killed, and what
+it does to the world can be made to fail at any step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdi.specfolder import SpecFolder
+from driver.claim import AllocatedClaim, AllocationResult, ClaimReference
+from driver.nvml import Nvml, call_of_thread
+from kubeletplugin import settings
+from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.gpulocks import GpuLocks
+from kubeletplugin.hardware import GpuHardware
+from kubeletplugin.lanes import Lanes
+from kubeletplugin.metrics import Metrics
+from kubeletplugin.store import ClaimRecord, Store, boot_seconds
+from kubeletplugin.storethread import StoreThread
+from nvmlsim.node import SimulatedNode
+
+POOL = "n1"
+CALL_SECONDS = 30.0
+
+
+def claim(uid: str, *devices: str, admin: bool = False) -> AllocatedClaim:
+    """A claim that has these devices of the node."""
+    results = tuple(AllocationResult("gpu", POOL, device, admin) for device in devices)
+    return AllocatedClaim(ClaimReference("default", f"claim-{uid}", uid), results, (), ())
+
+
+class EngineNode:
+    """A node whose plugin has an engine and nothing else. ``start`` is a new process."""
+
+    def __init__(self, folder: Path, machine: str, **overrides: Any) -> None:
+        self.gpus = SimulatedNode.create(folder / "gpu", machine, **overrides)
+        parser = argparse.ArgumentParser()
+        settings.add_arguments(parser, {})
+        flags = [*self.gpus.plugin_flags(), "--node-name", POOL, "--driver-root", str(self.gpus.root)]
+        self._settings = settings.read(parser.parse_args(flags))
+        self._folder = folder
+        (folder / "locks").mkdir()
+        self.specs = SpecFolder(folder / "cdi")
+        self.metrics = Metrics()
+        self._lanes = Lanes(call_of_thread)
+
+    async def start(self) -> None:
+        """Begin as a new process in the boot that is now: nothing is known but what is on disk."""
+        self.store = StoreThread(Store(self._folder / "state.db"))
+
+        async def records() -> Collection[ClaimRecord]:
+            return (await self.engine.records()).values()
+
+        self.hardware = GpuHardware(self._settings, self._lanes, self.metrics, records=records)
+        boot_id = self.hardware.boot_id()
+        self.engine = ClaimEngine(
+            hardware=self.hardware,
+            store=self.store,
+            locks=GpuLocks(self._folder / "locks"),
+            specs=self.specs,
+            lanes=self._lanes,
+            metrics=self.metrics,
+            pool=POOL,
+            boot_id=boot_id,
+        )
+        await self.store.run(lambda store: store.enter_boot(boot_id))
+        self.engine.restored.set()
+        assert await self.hardware.read_once(), self.hardware.unavailable
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.store.close)
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    async def prepare(self, uid: str, *devices: str) -> ClaimRecord:
+        return await self.engine.prepare(claim(uid, *devices), boot_seconds(), CALL_SECONDS)
+
+    async def unprepare(self, uid: str) -> None:
+        await self.engine.unprepare(claim(uid).reference, CALL_SECONDS)
+
+    def instances(self) -> dict[tuple[int, str, int], list[str]]:
+        """UUIDs of the MIG devices of each GPU instance, by GPU, profile and start."""
+        return {
+            (gpu.gpu, instance.profile, instance.start): [one.uuid for one in instance.compute_instances]
+            for gpu in self.gpus.gpus()
+            for instance in gpu.gpu_instances
+        }
+
+    async def modes_left_on(self) -> set[int]:
+        """The GPUs in MIG mode that are not so because of us."""
+        boot_id = self.hardware.boot_id()
+        noted = await self.store.run(
+            lambda store: {gpu.gpu for gpu in self.gpus.gpus() if store.is_mig_on_ours(gpu.uuid, boot_id)}
+        )
+        return {gpu.gpu for gpu in self.gpus.gpus() if gpu.mig_mode} - noted
+
+
+class Killed(Exception):
+    """The process was killed: nothing that it would do after this happens."""
+
+
+@dataclass
+class Steps:
+    """Counts what the plugin does to the world, each a step before and one after it, in any thread.
+
+    At step ``at``, ``fail`` is called with the step's name, and may raise; if ``lasting``, at each step from
+    there on, which is how a process ends.
+    """
+
+    at: int = 0
+    lasting: bool = True
+    kinds: Collection[str] = ("nvml", "store", "cdi")
+    fail: Callable[[str], None] = lambda step: None
+    seen: list[str] = field(default_factory=list)
+
+    @property
+    def reached(self) -> bool:
+        return len(self.seen) >= self.at
+
+    def step(self, kind: str, what: str) -> None:
+        if kind not in self.kinds:
+            return
+        self.seen.append(what)
+        if self.at and (len(self.seen) == self.at or (self.lasting and len(self.seen) > self.at)):
+            self.fail(what)
+
+    @contextlib.contextmanager
+    def around(self, kind: str, what: str) -> Iterator[None]:
+        self.step(kind, f"before {what}")
+        yield
+        self.step(kind, f"after {what}")
+
+
+NVML_CHANGES = (
+    "set_mig_mode",
+    "create_gpu_instance",
+    "create_compute_instance",
+    "destroy_compute_instance",
+    "destroy_gpu_instance",
+)
+
+
+@contextlib.contextmanager
+def watched(steps: Steps) -> Iterator[Steps]:
+    """Put steps around every change through NVML, every commit that writes, and every CDI file."""
+    originals: list[tuple[Any, str, Any]] = []
+
+    def wrap(owner: Any, name: str, kind: str) -> None:
+        original = getattr(owner, name)
+
+        def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with steps.around(kind, name):
+                return original(self, *args, **kwargs)
+
+        originals.append((owner, name, original))
+        setattr(owner, name, stepped)
+
+    for name in NVML_CHANGES:
+        wrap(Nvml, name, "nvml")
+    wrap(SpecFolder, "write", "cdi")
+    wrap(SpecFolder, "remove", "cdi")
+    transaction = Store.transaction
+
+    @contextlib.contextmanager
+    def stepped_transaction(self: Store) -> Iterator[None]:
+        written = self._connection.total_changes
+        wrote = False
+        with transaction(self):
+            yield
+            wrote = self._connection.total_changes != written
+            if wrote:
+                steps.step("store", "before commit")
+        if wrote:
+            steps.step("store", "after commit")
+
+    originals.append((Store, "transaction", transaction))
+    Store.transaction = stepped_transaction  # type: ignore[method-assign]
+    try:
+        yield steps
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
