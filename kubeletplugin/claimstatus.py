@@ -22,6 +22,8 @@ from kubeletplugin.store import ClaimRecord, HeldDevice
 
 _DELAY_SECONDS = 0.25
 _TRIES = 3
+MADE_FOR_CLAIM = "madeForClaim"
+"""Key in a device's data: the MIG device was made for the claim and is destroyed with it."""
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +122,13 @@ def claim_object(reference: ClaimReference) -> ObjectReference:
     )
 
 
+def made_for_claim(claim: Object) -> frozenset[str]:
+    """UUIDs of the MIG devices that, as a claim's status says, this driver made for it."""
+    devices = (claim.get("status") or {}).get("devices") or []
+    noted = [entry.get("data") or {} for entry in devices if entry.get("driver") == DRIVER_NAME]
+    return frozenset(str(data.get("uuid")) for data in noted if data.get(MADE_FOR_CLAIM) is True)
+
+
 def device_statuses(record: ClaimRecord, vanished: Collection[HeldDevice] = ()) -> list[dict[str, Any]]:
     """``AllocatedDeviceStatus`` of each device (resource.k8s.io/v1); what has ``vanished`` is not ready."""
     return [
@@ -164,6 +173,8 @@ def _device_status(held: HeldDevice, condition: dict[str, str]) -> dict[str, Any
     if held.gpu_instance_id is not None:
         data["gpuInstanceID"] = held.gpu_instance_id
         data["computeInstanceID"] = held.compute_instance_id
+    if held.profile_id is not None:
+        data[MADE_FOR_CLAIM] = True
     status: dict[str, Any] = {
         "driver": DRIVER_NAME,
         "pool": held.pool,

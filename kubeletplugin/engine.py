@@ -429,7 +429,9 @@ def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
                 compute_instance_id=known.compute_instance_id,
             )
         elif known is not None:
-            held = replace(held, restore_mig=known.restore_mig)
+            # Until the hardware is read anew, what a rebuilt record says is ours looks like anybody's.
+            made = known.profile_id is not None and known.uuid == held.uuid
+            held = replace(held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else None)
         devices.append(held)
     return replace(wanted, devices=tuple(devices))
 

@@ -165,9 +165,6 @@ class GpuHardware:
         return self._session.current is None and "DRIVER_NOT_LOADED" in self.unavailable
 
     async def verify(self, device: Device) -> None:
-        if self._settings.mig is not MigPolicy.DYNAMIC:
-            # Whose mode it is, is not for us to change.
-            device = replace(device, gpu=replace(device.gpu, resetless_mig=False))
         try:
             await self.on_gpu(
                 device.gpu.pci,
@@ -219,6 +216,8 @@ class GpuHardware:
             )
             return False
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
+        if self._settings.mig is not MigPolicy.DYNAMIC:
+            readings = [_with_its_mode(reading) for reading in readings]
         gpus = [reading.gpu for reading in readings if isinstance(reading, GpuReading)]
         own = merged(*(own_instances(records, gpus, self._boot_id) for records in (before, after)))
         whole = [gpu.pci for gpu in gpus if self._offer(gpu, own).way.offers_whole_gpu]
@@ -385,6 +384,13 @@ class GpuHardware:
                 self._unreadable_fields.add(problem)
                 metrics.unreadable_fields.labels(problem.field).inc()
                 log.warning("GPU %s: field %s cannot be read: %s", problem.gpu, problem.field, problem.reason)
+
+
+def _with_its_mode(reading: GpuReading | UnreadableGpu) -> GpuReading | UnreadableGpu:
+    """The reading of a GPU whose MIG mode is not for us to change, however easily it could be."""
+    if isinstance(reading, UnreadableGpu):
+        return reading
+    return replace(reading, gpu=replace(reading.gpu, resetless_mig=False))
 
 
 def _reading_lane(index: int) -> str:

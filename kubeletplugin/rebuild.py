@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from driver.resourceslices import published
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS
+from kubeletplugin.claimstatus import made_for_claim
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.store import (
     STORE_NAME,
@@ -111,7 +113,15 @@ def _device_names(specs: SpecFolder) -> dict[str, list[str]]:
     return names
 
 
-async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str, AllocatedClaim]:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the API server tells of a claim; ``made`` are UUIDs of MIG devices that are ours to destroy."""
+
+    claim: AllocatedClaim
+    made: frozenset[str]
+
+
+async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str, _Known]:
     if client is None:
         return {}
     try:
@@ -126,7 +136,7 @@ async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str
         if metadata["uid"] in uids:
             reference = ClaimReference(metadata["namespace"], metadata["name"], metadata["uid"])
             try:
-                claims[reference.uid] = read_claim(reference, item)
+                claims[reference.uid] = _Known(read_claim(reference, item), made_for_claim(item))
             except ClaimError as error:
                 log.warning("claim %s has a CDI spec here: %s", reference, error)
     return claims
@@ -135,21 +145,21 @@ async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str
 def _record(
     uid: str,
     names: list[str],
-    claim: AllocatedClaim | None,
+    known: _Known | None,
     devices: Mapping[str, Device],
     hardware: GpuHardware,
     boot_id: str,
 ) -> ClaimRecord:
-    reference = claim.reference if claim else ClaimReference("", "", uid)
-    held = tuple(_held(uid, name, claim, devices.get(name), hardware) for name in names)
+    reference = known.claim.reference if known else ClaimReference("", "", uid)
+    held = tuple(_held(uid, name, known, devices.get(name), hardware) for name in names)
     return ClaimRecord(reference, ClaimState.PREPARED, boot_id, time.time(), held)
 
 
 def _held(
-    uid: str, name: str, claim: AllocatedClaim | None, device: Device | None, hardware: GpuHardware
+    uid: str, name: str, known: _Known | None, device: Device | None, hardware: GpuHardware
 ) -> HeldDevice:
-    results = [result for result in claim.results if result.device == name] if claim else []
-    known: dict[str, Any] = {
+    results = [result for result in known.claim.results if result.device == name] if known else []
+    values: dict[str, Any] = {
         "requests": tuple(dict.fromkeys(result.base_request for result in results)),
         "pool": results[0].pool if results else "",
         "device": name,
@@ -159,16 +169,25 @@ def _held(
     }
     if device is None:
         return HeldDevice(
-            **known, uuid="", gpu_uuid="", footprint=Footprint(_address(name)), published={"name": name}
+            **values, uuid="", gpu_uuid="", footprint=Footprint(_address(name)), published={"name": name}
         )
     return HeldDevice(
-        **known,
+        **values,
         uuid=device.uuid,
         gpu_uuid=device.gpu.uuid,
         footprint=device.footprint,
         published=published(device, hardware.inventory),
         gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
         compute_instance_id=device.mig.compute_instance_id if device.mig else None,
+        profile_id=_profile_id(device) if known and device.uuid in known.made else None,
+    )
+
+
+def _profile_id(device: Device) -> int | None:
+    """The profile of the GPU instance that a MIG device lies in."""
+    instances = device.gpu.gpu_instances or ()
+    return next(
+        (one.profile_id for one in instances if device.mig and one.id == device.mig.gpu_instance_id), None
     )
 
 

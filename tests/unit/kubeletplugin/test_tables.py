@@ -29,7 +29,8 @@ def test_placements_of_a_profile_share_a_line_and_devices_that_exist_do_not() ->
         device("gpu-a-mig-7g80gb-0", "mig", "7g.80gb", "", "gpu-a-mig-7g80gb-0"),
         device("gpu-a", "gpu", "", "GPU-1", "nvlink-GPU-1"),
     ]
-    slices = [{"spec": {}}, {"spec": {"devices": devices[:2]}}, {"spec": {"devices": devices[2:]}}]
+    specs: list[dict[str, Any]] = [{}, {"devices": devices[:2]}, {"devices": devices[2:]}]
+    slices = [{"spec": spec} for spec in specs]
     lines = [line.split() for line in inventory_table(slices).splitlines()[1:]]
     assert [(line[0], line[-2], line[-1]) for line in lines] == [
         ("gpu-a-mig-1g10gb-1", "-", "MIG-1"),
