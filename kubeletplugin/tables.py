@@ -9,36 +9,25 @@ from kubeletplugin.store import ClaimRecord
 
 
 def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each device of ResourceSlice objects, and one for all placements of a MIG profile.
-
-    The names of those are written as a shell expands them: ``gpu-0000-65-00-0-mig-1g10gb-{6,4,5}``.
-    """
-    rows: dict[str, tuple[list[str], list[str]]] = {}
+    """One line for each device of ResourceSlice objects."""
+    rows = [("DEVICE", "TYPE", "PRODUCT", "PROFILE", "MEMORY", "NVLINKS", "NVLINK DOMAIN", "UUID")]
     for item in slices:
         for device in item["spec"].get("devices", []):
             value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
-            base, _, start = str(device["name"]).rpartition("-")
-            placeable = value["uuid"] == ""
-            alone = value["nvlinkDomain"] in (value["uuid"], device["name"])
-            columns = [
-                str(value["type"]),
-                str(value["productName"]),
-                str(value["profile"]) or "-",
-                str(device["capacity"]["memory"]["value"]),
-                str(value["nvlinkLinks"]),
-                "-" if alone else str(value["nvlinkDomain"]),
-                str(value["uuid"]) or "-",
-            ]
-            _, starts = rows.setdefault(base if placeable else device["name"], (columns, []))
-            starts += [start] if placeable else []
-    head = ("DEVICE", "TYPE", "PRODUCT", "PROFILE", "MEMORY", "NVLINKS", "NVLINK DOMAIN", "UUID")
-    return _aligned([head, *((_names(name, starts), *columns) for name, (columns, starts) in rows.items())])
-
-
-def _names(name: str, starts: Sequence[str]) -> str:
-    if not starts:
-        return name
-    return f"{name}-{starts[0]}" if len(starts) == 1 else f"{name}-{{{','.join(starts)}}}"
+            domain = "-" if value["nvlinkDomain"] == value["uuid"] else str(value["nvlinkDomain"])
+            rows.append(
+                (
+                    device["name"],
+                    str(value["type"]),
+                    str(value["productName"]),
+                    str(value["profile"]) or "-",
+                    str(device["capacity"]["memory"]["value"]),
+                    str(value["nvlinkLinks"]),
+                    domain,
+                    str(value["uuid"]),
+                )
+            )
+    return _aligned(rows)
 
 
 def claims_table(records: Sequence[ClaimRecord]) -> str:
