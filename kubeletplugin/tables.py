@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,36 +10,35 @@ from kubeletplugin.store import ClaimRecord
 
 
 def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each device of ResourceSlice objects, and one for all placements of a MIG profile.
-
-    The names of those are written as a shell expands them: ``gpu-0000-65-00-0-mig-1g10gb-{6,4,5}``.
-    """
-    rows: dict[str, tuple[list[str], list[str]]] = {}
-    for item in slices:
-        for device in item["spec"].get("devices", []):
-            value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
-            base, _, start = str(device["name"]).rpartition("-")
-            placeable = value["uuid"] == ""
-            alone = value["nvlinkDomain"] in (value["uuid"], device["name"])
-            columns = [
+    """One line for each device of ResourceSlice objects; one for all partitions of a GPU and a profile."""
+    rows = [("DEVICE", "TYPE", "PRODUCT", "PROFILE", "MEMORY", "NVLINKS", "NVLINK DOMAIN", "UUID")]
+    devices = [device for item in slices for device in item["spec"].get("devices", [])]
+    for (name, has_uuid), group in itertools.groupby(devices, key=_line_of):
+        same = list(group)
+        device = same[0]
+        value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
+        own_domain = value["nvlinkDomain"] in (value["uuid"], device["name"])
+        rows.append(
+            (
+                name,
                 str(value["type"]),
                 str(value["productName"]),
                 str(value["profile"]) or "-",
                 str(device["capacity"]["memory"]["value"]),
                 str(value["nvlinkLinks"]),
-                "-" if alone else str(value["nvlinkDomain"]),
-                str(value["uuid"]) or "-",
-            ]
-            _, starts = rows.setdefault(base if placeable else device["name"], (columns, []))
-            starts += [start] if placeable else []
-    head = ("DEVICE", "TYPE", "PRODUCT", "PROFILE", "MEMORY", "NVLINKS", "NVLINK DOMAIN", "UUID")
-    return _aligned([head, *((_names(name, starts), *columns) for name, (columns, starts) in rows.items())])
+                "-" if own_domain else str(value["nvlinkDomain"]),
+                str(value["uuid"]) if has_uuid else f"made for a claim; places: {len(same)}",
+            )
+        )
+    return _aligned(rows)
 
 
-def _names(name: str, starts: Sequence[str]) -> str:
-    if not starts:
-        return name
-    return f"{name}-{starts[0]}" if len(starts) == 1 else f"{name}-{{{','.join(starts)}}}"
+def _line_of(device: Mapping[str, Any]) -> tuple[str, bool]:
+    """What the line of a device is called, and whether the device has a UUID: partitions have none yet."""
+    name = str(device["name"])
+    if device["attributes"]["uuid"]["string"]:
+        return name, True
+    return f"{name.rpartition('-')[0]}-*", False
 
 
 def claims_table(records: Sequence[ClaimRecord]) -> str:

@@ -114,7 +114,7 @@ def test_a_partition_by_hand_is_made_and_gone(machine: Callable[..., Machine]) -
     assert violations([item["spec"] for item in slices]) == []
     name = f"{gpu_name(node.gpus.gpus()[1].pci_bus_id)}-mig-2g20gb-2"
     assert name in [device["name"] for item in slices for device in item["spec"].get("devices", [])]
-    assert f"{name.removesuffix('-2')}-{{" in node.run("inventory", mig="dynamic").output
+    assert name.removesuffix("2") in node.run("inventory", mig="dynamic").output
 
     prepared = node.run("prepare", "-f", node.write("claim.yaml", TEMPLATE), "--device", name, mig="dynamic")
     assert prepared.status == 0, prepared.errors

@@ -1,40 +1,32 @@
-"""Tables for people: what an inventory looks like in a terminal."""
-
 from __future__ import annotations
 
 from typing import Any
 
+from driver.devices import offered_devices
+from driver.exclusion import Exclusion
+from driver.migoffer import MigPolicy
+from driver.resourceslices import published
 from kubeletplugin.tables import inventory_table
+from tests.unit.driver.inventories import gpu, inventory
 
 
-def device(name: str, kind: str, profile: str, uuid: str, domain: str) -> dict[str, Any]:
-    attributes = {
-        "type": {"string": kind},
-        "productName": {"string": "NVIDIA H100"},
-        "profile": {"string": profile},
-        "nvlinkLinks": {"int": 0},
-        "nvlinkDomain": {"string": domain},
-        "uuid": {"string": uuid},
-    }
-    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": "1Mi"}}}
-
-
-def test_placements_of_a_profile_share_a_line_and_devices_that_exist_do_not() -> None:
-    devices = [
-        device("gpu-a-mig-1g10gb-1", "mig", "1g.10gb", "MIG-1", "MIG-1"),
-        *(
-            device(f"gpu-a-mig-1g10gb-{start}", "mig", "1g.10gb", "", f"gpu-a-mig-1g10gb-{start}")
-            for start in (6, 4)
-        ),
-        device("gpu-a-mig-7g80gb-0", "mig", "7g.80gb", "", "gpu-a-mig-7g80gb-0"),
-        device("gpu-a", "gpu", "", "GPU-1", "nvlink-GPU-1"),
+def test_the_placements_of_a_profile_are_one_line() -> None:
+    node = inventory(gpu(0x17), gpu(0x65, mig_capable=False))
+    devices = offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC)
+    entries = [published(device, node) for device in devices]
+    slices: list[dict[str, Any]] = [{"spec": {"sharedCounters": []}}, {"spec": {"devices": entries}}]
+    table = [line.split("   ") for line in inventory_table(slices).splitlines()]
+    assert [line[0].strip() for line in table] == [
+        "DEVICE",
+        "gpu-0000-17-00-0-mig-1g10gb-*",
+        "gpu-0000-17-00-0-mig-1g10gb-me-*",
+        "gpu-0000-17-00-0-mig-1g20gb-*",
+        "gpu-0000-17-00-0-mig-2g20gb-*",
+        "gpu-0000-17-00-0-mig-3g40gb-*",
+        "gpu-0000-17-00-0-mig-4g40gb-*",
+        "gpu-0000-17-00-0-mig-7g80gb-*",
+        "gpu-0000-17-00-0",
+        "gpu-0000-65-00-0",
     ]
-    specs: list[dict[str, Any]] = [{}, {"devices": devices[:2]}, {"devices": devices[2:]}]
-    slices = [{"spec": spec} for spec in specs]
-    lines = [line.split() for line in inventory_table(slices).splitlines()[1:]]
-    assert [(line[0], line[-2], line[-1]) for line in lines] == [
-        ("gpu-a-mig-1g10gb-1", "-", "MIG-1"),
-        ("gpu-a-mig-1g10gb-{6,4}", "-", "-"),
-        ("gpu-a-mig-7g80gb-0", "-", "-"),
-        ("gpu-a", "nvlink-GPU-1", "GPU-1"),
-    ]
+    assert table[1][-1].strip() == "made for a claim; places: 7"
+    assert table[8][-1].strip() == node.gpus[0].uuid
