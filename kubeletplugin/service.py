@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import Collection
 
 import grpc
@@ -19,12 +18,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.events import EventRecorder
 from kubeletplugin import logs
-from kubeletplugin.api import dra_v1_pb2, pluginregistration_v1_pb2
-from kubeletplugin.api.dra_v1_pb2_grpc import DRAPluginStub
-from kubeletplugin.api.pluginregistration_v1_pb2_grpc import (
-    RegistrationStub,
-    add_RegistrationServicer_to_server,
-)
+from kubeletplugin.api.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.claimstatus import StatusWriter
 from kubeletplugin.cleanup import Cleanup
@@ -33,6 +27,7 @@ from kubeletplugin.draservice import DraService
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
+from kubeletplugin.health import Health
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.probes import ProbeServer
@@ -49,8 +44,6 @@ from kubeletplugin.storethread import StoreThread
 _STOP_SECONDS = 1.2
 _DRAIN_SECONDS = 0.2
 _REBUILD_PAUSE_SECONDS = 10.0
-_PROBE_SECONDS = 5.0
-_STARTING_SECONDS = 900.0
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +55,6 @@ class Service:
         self._settings = settings
         self._metrics = metrics = Metrics()
         self._lanes = lanes = Lanes(call_of_thread)
-        self._started = time.monotonic()
         self._stopping = asyncio.Event()
         store, self._set_aside = open_store(settings.data_path)
         self._store = StoreThread(store)
@@ -135,35 +127,44 @@ class Service:
         loop.add_signal_handler(signal.SIGUSR1, logs.write_stacks)
         await self._store.run(lambda store: store.enter_boot(self._boot_id))
         self._warn_of_cdi_folder()
-        with contextlib.suppress(_Stopped):
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for name, part in (
-                        ("hardware", self._hardware.run()),
-                        ("store", self._restore()),
-                        ("publisher", self._publisher.run()),
-                        ("publishing", self._publishing.run()),
-                        ("counter probe", self._counter_probe.run()),
-                        ("claim status", self._status.run()),
-                        ("events", self._events.run()),
-                        ("clean-up", self._cleanup.run()),
-                        ("sockets", self._serve()),
-                    ):
-                        group.create_task(part, name=name)
-                    if self._settings.http_address:
-                        probes = ProbeServer(
-                            self._settings.http_address,
-                            self._metrics.registry,
-                            self._unhealthy,
-                            self._unready,
-                        )
-                        group.create_task(probes.run(), name="probes")
-            except* _Stopped:
-                log.info("stopped")
+        parts = {
+            "hardware": self._hardware.run(),
+            "store": self._restore(),
+            "publisher": self._publisher.run(),
+            "publishing": self._publishing.run(),
+            "counter probe": self._counter_probe.run(),
+            "claim status": self._status.run(),
+            "events": self._events.run(),
+            "clean-up": self._cleanup.run(),
+            "sockets": self._serve(),
+        }
+        address = self._settings.http_address
+        if address is not None:
+            parts["probes"] = self._probe_server(address).run()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, part in parts.items():
+                    group.create_task(part, name=name)
+        except* _Stopped:
+            log.info("stopped")
         self._store.close()
 
     async def _records(self) -> Collection[ClaimRecord]:
         return await self._store.run(lambda store: tuple(store.claims().values()))
+
+    def _probe_server(self, address: tuple[str, int]) -> ProbeServer:
+        health = Health(
+            self._hardware,
+            self._lanes,
+            self._store,
+            self._engine,
+            self._registration,
+            self._publisher,
+            self._dra_path,
+            self._registration_path,
+            self._settings.liveness_seconds,
+        )
+        return ProbeServer(address, self._metrics.registry, health.not_alive, health.not_ready)
 
     def _warn_of_cdi_folder(self) -> None:
         try:
@@ -220,45 +221,6 @@ class Service:
                 await self._publisher.delete_all()
         except (PublishError, ApiError, ApiUnavailable, TimeoutError) as error:
             log.warning("the ResourceSlices of this node stay: %s", error)
-
-    async def _unhealthy(self) -> list[str]:
-        """Ask the plugin's own sockets and threads as the kubelet would."""
-        problems: list[str] = []
-        limit = self._settings.liveness_seconds
-        if not self._hardware.ready.is_set():
-            limit = max(limit, _STARTING_SECONDS)
-        for busy in self._lanes.busy():
-            if busy.seconds > limit:
-                problems.append(f"{busy} hangs for {busy.seconds:.0f} s, the limit is {limit:.0f} s")
-        try:
-            async with asyncio.timeout(_PROBE_SECONDS):
-                await self._store.run(lambda store: None)
-                async with grpc.aio.insecure_channel(f"unix:{self._registration_path}") as channel:
-                    await RegistrationStub(channel).GetInfo(pluginregistration_v1_pb2.InfoRequest())
-                async with grpc.aio.insecure_channel(f"unix:{self._dra_path}") as channel:
-                    await DRAPluginStub(channel).NodePrepareResources(
-                        dra_v1_pb2.NodePrepareResourcesRequest()
-                    )
-        except TimeoutError:
-            problems.append(f"the plugin's own sockets or store did not answer within {_PROBE_SECONDS:.0f} s")
-        except Exception as error:
-            problems.append(f"the plugin's own sockets or store failed: {error}")
-        for problem in problems:
-            log.error("not alive: %s", problem)
-        return problems
-
-    async def _unready(self) -> list[str]:
-        problems = []
-        if self._hardware.unavailable:
-            problems.append(f"the GPUs cannot be read: {self._hardware.unavailable}")
-        if self._engine.obstacle:
-            problems.append(f"what is prepared on this node is not known: {self._engine.obstacle}")
-        if not self._registration.registered.is_set():
-            refusal = self._registration.refusal
-            problems.append(f"the kubelet refused the plugin: {refusal}" if refusal else "not registered yet")
-        if not self._publisher.first_published.is_set():
-            problems.append("the API server has not accepted the ResourceSlices yet")
-        return problems
 
 
 class _Stopped(Exception):
