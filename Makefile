@@ -21,7 +21,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: venv ## a simulated eight-GPU node: inventory, two claims, what a container sees (no root, no Kubernetes)
+demo: venv ## a simulated eight-GPU node: inventory, two claims, what a container sees, a MIG device made and gone
 	$(BIN)/python -m examples.demo
 
 test: lint test-unit test-node test-e2e ## everything

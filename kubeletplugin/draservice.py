@@ -28,7 +28,7 @@ R = TypeVar("R", ClaimRecord, ClaimRecord | None)
 _MOST_SECONDS = 40.0
 """The kubelet gives up after 45 s; an answer must come before that."""
 _SHARE_OF_DEADLINE = 0.9
-_LATE_SECONDS = 1.0
+_SHARE_WHEN_LATE = 0.97
 """What the work itself says of being late tells more than that it is late, so it gets this much longer."""
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,9 @@ class _Servicer(V1Servicer, V1beta1Servicer):
         self, request: Any, context: Any, work: Callable[[ClaimReference, float], Awaitable[Any]]
     ) -> dict[str, Any]:
         remaining = context.time_remaining()
-        timeout = _MOST_SECONDS if remaining is None else min(_MOST_SECONDS, _SHARE_OF_DEADLINE * remaining)
+        limit = _MOST_SECONDS / _SHARE_OF_DEADLINE
+        remaining = limit if remaining is None else min(limit, remaining)
+        timeout = _SHARE_OF_DEADLINE * remaining
         references = {
             claim.uid: ClaimReference(claim.namespace, claim.name, claim.uid) for claim in request.claims
         }
@@ -161,7 +163,7 @@ class _Servicer(V1Servicer, V1beta1Servicer):
         works = {
             uid: asyncio.ensure_future(work(reference, timeout)) for uid, reference in references.items()
         }
-        await asyncio.wait(works.values(), timeout=timeout + _LATE_SECONDS)
+        await asyncio.wait(works.values(), timeout=_SHARE_WHEN_LATE * remaining)
         return {
             uid: one.result() if one.done() else _in_progress(references[uid], timeout)
             for uid, one in works.items()

@@ -18,9 +18,10 @@ from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, ClaimError, ClaimReference
 from driver.devices import Device
-from driver.inventory import Gpu
+from driver.inventory import Gpu, MigDevice
 from driver.nvml import NvmlUnavailable
 from driver.plan import PlannedDevice, PreparePlan, check_conflicts, plan_prepare
+from driver.presence import DevicePresenceError
 from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.gpulocks import GpuLocks, LockTimeout
 from kubeletplugin.lanes import Lanes, LaneTimeout
@@ -251,7 +252,12 @@ class ClaimEngine:
             tuple(self._held(reference.uid, item) for item in plan.devices),
         )
         with self._timed("presence"):
-            spec = await self._look_and_make_spec(plan, wanted)
+            try:
+                spec = await self._look_and_make_spec(plan, wanted)
+            except DevicePresenceError:
+                # What another claim has made of the device says more than how the device looks now.
+                await self._store.run(lambda store: _check_conflicts(store, plan))
+                raise
         with self._timed("intent"):
             before, begun = await self._store.run(
                 lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
@@ -322,19 +328,20 @@ class ClaimEngine:
 
     def _held(self, claim_uid: str, item: PlannedDevice) -> HeldDevice:
         device = item.device
+        existing = _seen(device) if item.admin_access else device.mig
         return HeldDevice(
             requests=item.requests,
             pool=item.pool,
             device=device.name,
             cdi_device=qualified_name(claim_uid, device.name),
-            uuid=device.uuid,
+            uuid=existing.uuid if existing else device.uuid,
             gpu_uuid=device.gpu.uuid,
             footprint=device.footprint,
             published=self._hardware.published(device),
             admin_access=item.admin_access,
             share_id=item.share_id,
-            gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
-            compute_instance_id=device.mig.compute_instance_id if device.mig else None,
+            gpu_instance_id=existing.gpu_instance_id if existing else None,
+            compute_instance_id=existing.compute_instance_id if existing else None,
             profile_id=device.partition.profile.id if device.partition else None,
         )
 
@@ -364,6 +371,19 @@ class ClaimEngine:
 
     def _timed(self, step: str) -> contextlib.AbstractContextManager[object]:
         return self._metrics.step_seconds.labels(step).time()
+
+
+def _seen(device: Device) -> MigDevice | None:
+    """The MIG device that a device is now: of a partition, what was there when the hardware was read."""
+    partition = device.partition
+    if partition is None:
+        return device.mig
+    ids = {
+        instance.id
+        for instance in device.gpu.gpu_instances or ()
+        if (instance.profile_id, instance.placement) == (partition.profile.id, partition.placement)
+    }
+    return next((mig for mig in device.gpu.mig_devices if mig.gpu_instance_id in ids), None)
 
 
 def _is_missing(held: HeldDevice, gpu: Gpu | None) -> bool:
@@ -405,12 +425,16 @@ def _begin(
                 f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
                 "delete the pod to have it scheduled anew",
             )
-    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
+    _check_conflicts(store, plan)
     begun = wanted if before is None else _taken_over(before, wanted)
     was_allocated_anew = had != {held.device for held in wanted.devices}
     if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(begun)
     return before, begun
+
+
+def _check_conflicts(store: Store, plan: PreparePlan) -> None:
+    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
 
 
 def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
@@ -420,7 +444,7 @@ def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
     earlier = {held.device: held for held in before.devices}
     devices = []
     for held in wanted.devices:
-        known = earlier.get(held.device)
+        known = None if held.admin_access else earlier.get(held.device)
         if known is not None and held.profile_id is not None and known.profile_id == held.profile_id:
             held = replace(
                 held,

@@ -21,7 +21,9 @@ def own_instances(records: Iterable[ClaimRecord], gpus: Iterable[Gpu], boot_id: 
         for record in records
         if may_be_of_boot(record, boot_id)
         for held in record.devices
-        if (gpu := by_pci.get(held.footprint.gpu)) is not None and gpu.uuid == held.gpu_uuid
+        if not held.admin_access
+        and (gpu := by_pci.get(held.footprint.gpu)) is not None
+        and gpu.uuid == held.gpu_uuid
         for instance in gpu.gpu_instances or ()
         if (held.profile_id, held.footprint.placement) == (instance.profile_id, instance.placement)
         and is_held(held, instance.id, _uuids_in(gpu, instance))

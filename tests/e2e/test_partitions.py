@@ -11,7 +11,7 @@ from tests.cluster.cluster import Cluster
 from tests.harness.clusternode import ClusterGpuNode, cluster_gpu_node
 from tests.harness.examples import MIG_EXAMPLES, examples, load_stand_ins
 from tests.harness.partitions import gpu_pod, granted, partition_pod
-from tests.harness.pods import Pods, devices_of
+from tests.harness.pods import Pods, claim_spec, container, devices_of, exactly, pod
 
 NO_ROOM = "cannot allocate all claims"
 
@@ -67,13 +67,13 @@ def test_every_example_of_mig_runs_and_sees_exactly_its_devices(node: ClusterGpu
     load_stand_ins(node.cluster.node, shown)
     for example in shown:
         pods.create(*example.items)
-    names = [pod["metadata"]["name"] for example in shown for pod in example.pods]
-    for pod in [pod for example in shown for pod in example.pods]:
-        name = pod["metadata"]["name"]
+    made = [one for example in shown for one in example.pods]
+    names = [one["metadata"]["name"] for one in made]
+    for name, one in zip(names, made, strict=True):
         pods.running(name)
-        (reference,) = pod["spec"]["resourceClaims"]
+        (reference,) = one["spec"]["resourceClaims"]
         item = pods.claim_of(name, reference["name"])
-        for box in pod["spec"]["containers"]:
+        for box in one["spec"]["containers"]:
             (use,) = box["resources"]["claims"]
             expected = granted(node, item, use.get("request", ""))
             assert pods.look(name, box["name"]) == expected
@@ -99,11 +99,11 @@ def test_a_prioritized_list_takes_the_largest_that_is_left(node: ClusterGpuNode,
     load_stand_ins(node.cluster.node, [example])
     pods.create(*partition_pod("before", "2g.20gb"))
     before = pods.seen("before")
-    template, pod = example.items
+    template, manifest = example.items
     pods.create(template)
     taken = []
     for name in ("second", "third"):
-        pods.create({**pod, "metadata": {"name": name}})
+        pods.create({**manifest, "metadata": {"name": name}})
         pods.running(name)
         item = pods.claim_of(name, "mig")
         assert pods.look(name, "cuda") == granted(node, item)
@@ -159,3 +159,25 @@ def test_b082_media_engines_are_counted_too(node: ClusterGpuNode, pods: Pods) ->
         assert pods.seen(name) == granted(node, pods.claim_of(name, "mig"))
     said = [event for name in ("with-engines", "more-video") for event in node.api.events(name)]
     assert [event for event in said if "FailedPrepare" in event] == []
+
+
+@gpus("[{model: h100-sxm5-80gb}]")
+def test_b096_a_gpu_is_cut_while_somebody_watches_it_with_admin_access(
+    node: ClusterGpuNode, pods: Pods
+) -> None:
+    namespace = "mig-observers"
+    label = {"resource.kubernetes.io/admin-access": "true"}
+    pods.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": label}})
+    node.api.wait_for("v1", "ServiceAccount", "default", bool, "made", namespace)
+    watch = claim_spec(exactly("gpu", admin=True))
+    pods.create(*pod("observer", {"gpu": watch}, {"main": container("gpu")}, namespace=namespace))
+    (gpu,) = node.gpus.gpus()
+    assert pods.seen("observer", namespace=namespace).gpus == {gpu.uuid}
+
+    pods.create(*partition_pod("watched", "2g.20gb"))
+    watched = pods.seen("watched")
+    assert watched == granted(node, pods.claim_of("watched", "mig"))
+
+    pods.delete("observer", namespace=namespace)
+    assert pods.look("watched") == watched
+    assert len(node.gpus.gpu(gpu.gpu).gpu_instances) == 1

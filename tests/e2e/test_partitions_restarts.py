@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,9 @@ from tests.harness.pods import MIG_CLASS, Pods, attribute, claim, claim_spec, co
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 SLOW_MILLISECONDS = 1500
+DEVICES = 8 * 26
+"""An H100 offers itself and 25 partitions."""
+
 PODS_ON_EIGHT_GPUS = 56
 PODS_SECONDS = 120.0
 
@@ -97,7 +101,7 @@ def test_pods_keep_their_partitions_while_the_kubelet_restarts(node: ClusterGpuN
     node.cluster.node.restart_kubelet()
 
     wait_until(
-        lambda: not slice_uids(node) & slices and len(node.published()) == 8 * 26,
+        lambda: not slice_uids(node) & slices and len(node.published()) == DEVICES,
         "the slices that the kubelet wiped to be there again",
         30.0,
     )
@@ -106,3 +110,32 @@ def test_pods_keep_their_partitions_while_the_kubelet_restarts(node: ClusterGpuN
     assert pods.look("beside") == beside == granted(node, pods.claim_of("beside", "mig"))
     assert node.cluster.node.container_id("default", "runs", "main") == started
     assert instances(node.gpus) == made
+
+
+def test_b088_a_pod_has_its_partition_again_after_a_reboot(node: ClusterGpuNode, pods: Pods) -> None:
+    wanted = exactly("mig", MIG_CLASS, cel=f'{attribute("profile")} == "2g.20gb"')
+    main = {"main": container("mig")}
+    pods.create(*pod("survives", {"mig": claim_spec(wanted)}, main, restart="Always", grace_seconds=5))
+    before = pods.seen("survives")
+    places = {(gpu, profile, start) for gpu, _, profile, start in instances(node.gpus)}
+    cluster_node = node.cluster.node
+    cluster_node.stop_kubelet()
+    node.kill()
+    cluster_node.kill_containers()
+    shutil.rmtree(node.cdi_root)
+    node.gpus.reboot()
+    assert instances(node.gpus) == set()
+
+    node.start(mig="dynamic")
+    cluster_node.start_kubelet()
+
+    wait_until(lambda: instances(node.gpus), "the instance to be made again", 30.0)
+
+    def started_again() -> bool:
+        pods.running("survives")
+        return pods.seen("survives") != before
+
+    wait_until(started_again, "the pod to run in a new sandbox", 30.0, interval=0.5)
+    node.wait_published(DEVICES, 30.0)
+    assert pods.seen("survives") == granted(node, pods.claim_of("survives", "mig"))
+    assert {(gpu, profile, start) for gpu, _, profile, start in instances(node.gpus)} == places
