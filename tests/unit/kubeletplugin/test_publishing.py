@@ -275,7 +275,8 @@ async def test_a_held_partition_stays_one_while_its_instance_is_there(tmp_path: 
 async def test_a_whole_gpu_keeps_its_nvlink_while_mig_mode_is_on_for_partitions(tmp_path: Path) -> None:
     async with running(tmp_path, "hgx-h100") as node:
         before = await node.when(lambda devices: len(devices) == 8 * 26)
-        writes = node.reports.writes
+        writes = 5
+        await until(lambda: node.reports.writes == writes)
         node.simulated.set_mig_mode(2)
         await until(lambda: node.hardware.inventory.gpus[2].mig_enabled)
         await asyncio.sleep(0.3)
