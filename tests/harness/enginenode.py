@@ -26,6 +26,7 @@ from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, Store, boot_seconds
 from kubeletplugin.storethread import StoreThread
 from nvmlsim.node import SimulatedNode
+from tests.harness.steppedplugin import NVML_CHANGES
 
 POOL = "n1"
 CALL_SECONDS = 30.0
@@ -139,15 +140,6 @@ class Steps:
         self.step(kind, f"before {what}")
         yield
         self.step(kind, f"after {what}")
-
-
-NVML_CHANGES = (
-    "set_mig_mode",
-    "create_gpu_instance",
-    "create_compute_instance",
-    "destroy_compute_instance",
-    "destroy_gpu_instance",
-)
 
 
 @contextlib.contextmanager

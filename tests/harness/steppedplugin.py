@@ -1,9 +1,10 @@
 """The plugin, killed in its work: ``python -m tests.harness.steppedplugin ARM_FILE <its arguments>``.
 
-Every write of a claim's journal and of its CDI spec has two steps: before and after it. Steps are counted
-while ARM_FILE exists, which holds the number of the one at which the process gets SIGKILL; then the file is
-removed and ``ARM_FILE.at`` tells what the step was. The product knows nothing of this: SQLite and the file
-system are watched from outside.
+Every write of a claim's journal and of its CDI spec, and every change of MIG, has two steps: before and after
+it. Steps are counted while ARM_FILE exists, which holds the number of the one at which the process gets
+SIGKILL, and words that a step must have one of to be counted, if there are any; then the file is removed and
+``ARM_FILE.at`` tells what the step was. The product knows nothing of this: SQLite, NVML and the file system
+are watched from outside.
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from driver.nvml import Nvml
+
 T = TypeVar("T")
 
 _SPEC_FILE_PREFIX = "gpudra.io-claim_"
+NVML_CHANGES = (
+    "set_mig_mode",
+    "create_gpu_instance",
+    "create_compute_instance",
+    "destroy_compute_instance",
+    "destroy_gpu_instance",
+)
 _WRITES = ("INSERT", "DELETE", "UPDATE")
 
 
@@ -40,11 +50,13 @@ class Steps:
     def _step(self, what: str) -> None:
         with self._lock:
             try:
-                chosen = int(self._arm.read_text())
+                number, *words = self._arm.read_text().split()
             except FileNotFoundError:
                 return
+            if words and not any(word in what for word in words):
+                return
             self._count += 1
-            if self._count == chosen:
+            if self._count == int(number):
                 self._arm.with_name(f"{self._arm.name}.at").write_text(what)
                 self._arm.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -84,10 +96,16 @@ def watch(steps: Steps) -> None:
             return unlink(self, missing_ok)
         return steps.around("removal of the CDI spec", lambda: unlink(self, missing_ok))
 
+    for name in NVML_CHANGES:
+        setattr(Nvml, name, _stepped(steps, name, getattr(Nvml, name)))
     database: Any = sqlite3
     database.connect = stepped_connect
     path: Any = Path
     path.rename, path.unlink = stepped_rename, stepped_unlink
+
+
+def _stepped(steps: Steps, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: steps.around(name, lambda: method(*arguments))
 
 
 def main() -> int:
