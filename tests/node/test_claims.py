@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import grpc
 import pytest
 
+from kubeletplugin.api import dra_v1_pb2
 from nvmlsim.node import ALL_SYMBOLS
 from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
@@ -97,9 +97,12 @@ def test_b050_a_device_in_use_is_refused_naming_its_claim_until_that_is_unprepar
 def test_b053_a_prepare_that_its_caller_gave_up_leaves_store_and_node_in_agreement(node: PluginNode) -> None:
     claim = create_claim(node.api, [result(sorted(node.published())[0], node.name)])
     node.gpus.set_delay(GET_GPU, 800, gpu=0)
-    with pytest.raises(grpc.RpcError) as error:
-        node.kubelet.prepare_one(claim, timeout=0.4)
-    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    before = node.gpus.calls().get(GET_GPU, 0)
+    message = dra_v1_pb2.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name)
+    request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[message])
+    call = node.kubelet.dra.NodePrepareResources.future(request, timeout=30)
+    wait_until(lambda: node.gpus.calls().get(GET_GPU, 0) > before, "the work to begin", 5)
+    assert call.cancel()
     node.gpus.clear_faults()
 
     def settled() -> bool:
