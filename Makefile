@@ -8,7 +8,7 @@ PACKAGES := cdi driver kube kubeletplugin nvmlsim
 STUBS := kubeletplugin/api
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint test-unit test-node test-e2e bench proto stubs-current cluster lock clean
+.PHONY: help venv demo test lint test-unit test-node test-e2e bench proto stubs-current components cluster lock clean
 
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -35,7 +35,7 @@ lint: venv stubs-current ## ruff, mypy, the import rules, stubs current
 test-unit: venv ## pure logic, milliseconds each
 	$(BIN)/pytest tests/unit
 
-components: venv
+components: venv ## etcd, Kubernetes and containerd for the tests, built once (needs Go)
 	$(BIN)/python -m tests.cluster.components
 
 test-node: venv components ## the real plugin process, a real API server, simulated GPUs
@@ -53,7 +53,7 @@ cluster: venv components ## a one-node cluster with the plugin and example pods,
 proto: venv ## regenerate the gRPC stubs from proto/
 	$(BIN)/python -m tests.stubs write
 
-stubs-current: venv
+stubs-current: venv ## whether the stubs are what proto/ makes
 	$(BIN)/python -m tests.stubs check
 
 lock: venv ## renew requirements.lock from pyproject.toml

@@ -37,7 +37,7 @@ def verify(nvml: Nvml, device: Device) -> None:
         if device.mig is None:
             _whole(nvml, device, gpu)
         else:
-            _partition(nvml, device, gpu, device.mig)
+            _mig_device(nvml, device, gpu, device.mig)
     except NvmlError as error:
         raise DevicePresenceError(device.name, str(error)) from error
 
@@ -84,7 +84,7 @@ def _instances(nvml: Nvml, device: Device, gpu: DeviceHandle) -> list[str]:
     return found
 
 
-def _partition(nvml: Nvml, device: Device, gpu: DeviceHandle, mig: MigDevice) -> None:
+def _mig_device(nvml: Nvml, device: Device, gpu: DeviceHandle, mig: MigDevice) -> None:
     try:
         gpu_instance = nvml.gpu_instance(gpu, mig.gpu_instance_id)
         compute_instance = nvml.compute_instance(gpu_instance.handle, mig.compute_instance_id)

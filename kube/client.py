@@ -21,7 +21,6 @@ from kube.resources import Object, Resource
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 OnRequest = Callable[[str, str, float], None]

@@ -35,6 +35,5 @@ class Resource(NamedTuple):
 
 EVENTS = Resource("v1", "events")
 NODES = Resource("v1", "nodes")
-PODS = Resource("v1", "pods")
 RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")

@@ -19,7 +19,7 @@ from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice
 
 _UNPREPARE_SECONDS = 30.0
 _JITTER = 0.1
-_MEND_SECONDS = 20.0
+_MEND_PERIOD_SECONDS = 20.0
 
 OnVanished = Callable[[ClaimRecord, Sequence[HeldDevice]], None]
 """Told of a claim whose MIG devices were destroyed behind its back, once for each device."""
@@ -66,7 +66,7 @@ class Cleanup:
                 await self._try("the clean-up", self.once())
                 pause = self._period * random.uniform(1 - _JITTER, 1 + _JITTER)
                 due = time.monotonic() + (min(pause, self._grace) if self._gone_since else pause)
-            await asyncio.sleep(max(0.0, min(_MEND_SECONDS, due - time.monotonic())))
+            await asyncio.sleep(max(0.0, min(_MEND_PERIOD_SECONDS, due - time.monotonic())))
 
     async def _try(self, what: str, work: Awaitable[None]) -> None:
         try:

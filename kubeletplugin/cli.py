@@ -22,10 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = settings.read(parsed)
     except ValueError as error:
         parser.error(str(error))
-    logs.set_up(chosen.log_format, chosen.log_level)
     if parsed.command in (None, "run"):
+        logs.set_up(chosen.log_format, chosen.log_level or "info")
         return _serve(chosen)
-    return asyncio.run(_by_hand(parsed, chosen))
+    logs.set_up(chosen.log_format, chosen.log_level or "warning")
+    try:
+        return asyncio.run(_by_hand(parsed, chosen))
+    except BrokenPipeError:
+        # Who read the output has seen enough; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +117,8 @@ async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
     except standalone.StandaloneError as error:
         print(f"gpu-kubelet-plugin {parsed.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        raise
     except Exception as error:
         print(f"gpu-kubelet-plugin {parsed.command}: {failure(error)}", file=sys.stderr)
         return 1

@@ -114,9 +114,8 @@ class DraService:
                 self._observer.failed(operation, reference, reason)
                 return reason
             metrics.claims.labels(operation, "").inc()
-            if log.isEnabledFor(logging.DEBUG):
-                names = [held.device for held in record.devices] if record else "nothing"
-                log.debug("%s of claim %s done: %s", operation, reference, names)
+            names = ", ".join(held.device for held in record.devices) if record else "nothing was prepared"
+            log.info("%sd claim %s: %s", operation, reference, names)
             return record
 
 

@@ -74,7 +74,6 @@ class MigChanges:
 
     async def set_mode(self, card: Card, enabled: bool, *, patience: float) -> None:
         """Switch MIG mode, see :func:`kubeletplugin.migoperations.set_mode`."""
-        log.info("MIG mode of GPU %s is turned %s", card.pci, "on" if enabled else "off")
         await self.change(
             "mode",
             card.pci,
@@ -83,6 +82,7 @@ class MigChanges:
                 nvml, card, enabled, self._hardware.describe_process, patience
             ),
         )
+        log.info("MIG mode of GPU %s was turned %s", card.pci, "on" if enabled else "off")
 
     async def create_gpu_instance(self, device: Device, made: Callable[[], None]) -> None:
         """Make the GPU instance of a partition; ``made`` is called in the GPU's lane when it exists."""

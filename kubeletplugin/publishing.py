@@ -97,8 +97,22 @@ class Publishing:
         devices = desired(current, [one.published for one in gone if one.gpu_uuid], counters)
         self._metrics.devices.set(len(devices))
         self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
-        self._conditions.stand(self._withheld())
+        self._conditions.stand([*self._withheld(), *self._gone_in_use()])
         return gone
+
+    def _gone_in_use(self) -> list[Condition]:
+        """GPUs that claims hold and that the hardware does not show any more."""
+        present = {gpu.pci for gpu in self._hardware.inventory.gpus}
+        return [
+            Condition(
+                "GpuGone",
+                f"GPU {pci} is gone or cannot be read, and claim {record.claim} holds it: what it holds "
+                "stays published until its pods are deleted",
+            )
+            for record in self._records
+            for pci in record.gpus
+            if pci not in present
+        ]
 
     def _withheld(self) -> list[Condition]:
         if self._counter_probe.supported or not self._hardware.counts:

@@ -118,7 +118,7 @@ _FLAGS = (
     _Flag("liveness-seconds", "120", "how long a hardware call may hang before /healthz fails"),
     _Flag("delete-slices-on-exit", "false", "true: remove this node's ResourceSlices at the end"),
     _Flag("log-format", "text", "text or json"),
-    _Flag("log-level", "info", "debug, info, warning or error"),
+    _Flag("log-level", "", "debug, info, warning or error (default: info for the service, else warning)"),
 )
 
 
@@ -174,7 +174,7 @@ def read(arguments: argparse.Namespace) -> Settings:
         liveness_seconds=_seconds(values, "liveness-seconds"),
         delete_slices_on_exit=_one_of(values, "delete-slices-on-exit", ("true", "false")) == "true",
         log_format=_one_of(values, "log-format", ("text", "json")),
-        log_level=_one_of(values, "log-level", ("debug", "info", "warning", "error")),
+        log_level=_one_of(values, "log-level", ("debug", "info", "warning", "error"), or_empty=True),
     )
 
 
@@ -204,7 +204,7 @@ def _address(value: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _one_of(values: Mapping[str, str], name: str, allowed: Sequence[str]) -> str:
-    if values[name] not in allowed:
+def _one_of(values: Mapping[str, str], name: str, allowed: Sequence[str], *, or_empty: bool = False) -> str:
+    if values[name] not in allowed and (values[name] or not or_empty):
         raise ValueError(f"--{name}: {values[name]!r} is not one of {', '.join(allowed)}")
     return values[name]

@@ -16,6 +16,9 @@ def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
     for (name, has_uuid), group in itertools.groupby(devices, key=_line_of):
         same = list(group)
         device = same[0]
+        if not has_uuid:
+            starts = ",".join(str(one["name"]).rpartition("-")[2] for one in same)
+            name = f"{name}-{{{starts}}}"
         value = {name: next(iter(entry.values())) for name, entry in device["attributes"].items()}
         own_domain = value["nvlinkDomain"] in (value["uuid"], device["name"])
         rows.append(
@@ -27,7 +30,7 @@ def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
                 str(device["capacity"]["memory"]["value"]),
                 str(value["nvlinkLinks"]),
                 "-" if own_domain else str(value["nvlinkDomain"]),
-                str(value["uuid"]) if has_uuid else f"made for a claim; places: {len(same)}",
+                str(value["uuid"]) if has_uuid else "made for a claim",
             )
         )
     return _aligned(rows)
@@ -38,7 +41,7 @@ def _line_of(device: Mapping[str, Any]) -> tuple[str, bool]:
     name = str(device["name"])
     if device["attributes"]["uuid"]["string"]:
         return name, True
-    return f"{name.rpartition('-')[0]}-*", False
+    return name.rpartition("-")[0], False
 
 
 def claims_table(records: Sequence[ClaimRecord]) -> str:

@@ -257,8 +257,13 @@ class SimulatedNode:
         self._tree.boot()
 
     def load_driver(self, loaded: bool = True) -> None:
-        """Loads or unloads the kernel module; without it every NVML call answers DRIVER_NOT_LOADED."""
+        """Loads or unloads the kernel module; without it every NVML call answers DRIVER_NOT_LOADED.
+
+        Unloading takes what is volatile with it, as a reboot does: instances, MIG mode on Hopper and later.
+        """
         shown = self.show()
+        if not loaded:
+            self._library.apply(self.state_path, [line("reset", {})])
         self._apply("node", driver_loaded=loaded)
         self._tree.kernel_module(shown["kernel_version"] if loaded else None)
 

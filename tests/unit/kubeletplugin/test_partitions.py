@@ -73,7 +73,7 @@ def test_own_instances_are_those_that_claims_hold_as_partitions() -> None:
             "profile_id": 19,
             **more,
         }
-        return own_instances([record(held(**values))], found, "boot-1")
+        return own_instances([record(held(**values))], found.gpus, "boot-1")
 
     assert of() == {pci: frozenset({8})}
     assert of(gpu_instance_id=8) == {pci: frozenset({8})}
@@ -81,7 +81,7 @@ def test_own_instances_are_those_that_claims_hold_as_partitions() -> None:
     assert of(profile_id=20) == {}
     assert of(profile_id=None) == {}
     assert of(admin_access=True) == {}
-    assert own_instances([record(held(profile_id=19), boot_id="boot-0")], found, "boot-1") == {}
+    assert own_instances([record(held(profile_id=19), boot_id="boot-0")], found.gpus, "boot-1") == {}
 
 
 async def test_b085_what_was_made_is_undone_last_first(
