@@ -64,6 +64,11 @@ class DraService:
         add_v1(_Servicer(self, dra_v1_pb2, with_shares=True), server)
         add_v1beta1(_Servicer(self, dra_v1beta1_pb2, with_shares=False), server)
 
+    @property
+    def under_way(self) -> int:
+        """How many claims are being worked on."""
+        return len(self._work)
+
     async def drain(self, timeout: float) -> None:
         """Wait for work whose caller is gone, at most ``timeout`` seconds."""
         if self._work:

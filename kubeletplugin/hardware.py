@@ -31,7 +31,7 @@ from kubeletplugin.nodeview import NodeView, node_view
 from kubeletplugin.nvmlsession import NvmlSession
 from kubeletplugin.owninstances import merged, own_instances
 from kubeletplugin.settings import Settings
-from kubeletplugin.store import ClaimRecord
+from kubeletplugin.store import ClaimRecord, StoreError
 
 T = TypeVar("T")
 
@@ -202,6 +202,11 @@ class GpuHardware:
             node, readings = await self._read()
             # Whoever held an instance while it was read is in one of the two.
             after = await self._records()
+        except StoreError as error:
+            log.warning("the hardware is not read, whose its MIG instances are is not known: %s", error)
+            if not self.ready.is_set():
+                self.unavailable = str(error)
+            return False
         except (NvmlUnavailable, NvmlError, DriverRootError, LaneTimeout) as error:
             self._metrics.discovery_errors.inc()
             if self._node_has_no_gpu() and isinstance(error, NvmlUnavailable | DriverRootError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from driver.devices import Device
@@ -14,7 +15,11 @@ from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
-from kubeletplugin.store import ClaimRecord, HeldDevice
+from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError
+
+_STORE_PAUSE_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
 def vanished(offered: Sequence[Device], records: Iterable[ClaimRecord]) -> list[HeldDevice]:
@@ -73,7 +78,13 @@ class Publishing:
                 event.clear()
             if self._hardware.counts:
                 await self._counter_probe.answer()
-            self._records = (await self._engine.records()).values()
+            try:
+                self._records = (await self._engine.records()).values()
+            except StoreError as error:
+                log.warning("what is published stays as it is: %s", error)
+                await asyncio.sleep(_STORE_PAUSE_SECONDS)
+                self._hardware.changed.set()
+                continue
             if self._publish():
                 changes.append(self._engine.changed)
             await _first_of(changes)

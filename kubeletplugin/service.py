@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Collection
+from typing import NoReturn
 
 import grpc
 
@@ -38,7 +40,7 @@ from kubeletplugin.registration import Registration
 from kubeletplugin.reports import ClaimReports, NodeReports
 from kubeletplugin.settings import Settings
 from kubeletplugin.sockets import SocketServer, socket_names
-from kubeletplugin.store import ClaimRecord
+from kubeletplugin.store import ClaimRecord, StoreError
 from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
@@ -147,6 +149,14 @@ class Service:
                     group.create_task(part, name=name)
         except* _Stopped:
             log.info("stopped")
+
+    @property
+    def claims_under_way(self) -> int:
+        """How many claims are being worked on."""
+        return self._dra.under_way
+
+    def close(self) -> None:
+        """Close the store, when nothing uses it any more."""
         self._store.close()
 
     async def _records(self) -> Collection[ClaimRecord]:
@@ -177,7 +187,7 @@ class Service:
             try:
                 count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
                 break
-            except SpecFolderError as error:
+            except (SpecFolderError, StoreError) as error:
                 self._engine.obstacle = str(error)
                 log.warning("the store cannot be rebuilt: %s", error)
                 await asyncio.sleep(_REBUILD_PAUSE_SECONDS)
@@ -228,9 +238,29 @@ class _Stopped(Exception):
 
 
 def serve(settings: Settings) -> None:
-    """Run the service to its end."""
+    """Run the service to its end.
+
+    A hardware change that was begun cannot be called back and may take minutes. The process does not wait for
+    it: what is noted in the store lets the next process go on, as after a crash.
+    """
 
     async def run() -> None:
-        await Service(settings).run()
+        service = Service(settings)
+        try:
+            await service.run()
+        except BaseException:
+            if service.claims_under_way:
+                log.critical("the service failed", exc_info=True)
+                _leave(service.claims_under_way, 1)
+            raise
+        if service.claims_under_way:
+            _leave(service.claims_under_way, 0)
+        service.close()
 
     asyncio.run(run())
+
+
+def _leave(claims: int, status: int) -> NoReturn:
+    log.warning("ended with %d claims under way; the next process goes on with them", claims)
+    logging.shutdown()
+    os._exit(status)
