@@ -26,6 +26,10 @@ STORE_NAME = "state.db"
 """The store's file in the plugin's data folder."""
 LOCK_TIMEOUT_SECONDS = 10.0
 TOMBSTONE_SECONDS = 600.0
+_CHECKPOINT_PAGES = 64
+_LOG_BYTES = 256 * 1024
+"""The log is small, since it shares a disk with others, and is kept at this size as a reserve."""
+_COLUMNS = "uid, namespace, name, state, boot_id, changed_at, devices"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (
@@ -58,6 +62,14 @@ class StoreCorrupt(StoreError):
 
 class StoreNewer(StoreError):
     """The file was written by a newer program that an older one must not change."""
+
+
+class StoreReplaced(StoreError):
+    """The file at the store's path is not the one that was opened: the process must end."""
+
+
+class StoreFull(StoreError):
+    """The disk has no space for what was to be written."""
 
 
 class ClaimState(StrEnum):
@@ -123,8 +135,8 @@ class Store:
         """Open or make the file.
 
         Raises:
-            StoreCorrupt: it is no database.
-            StoreNewer: its schema has a major step that this program does not know.
+            StoreCorrupt: it is no database, or a claim in it cannot be read.
+            StoreNewer: its schema has a major step, or a claim a state, that this program does not know.
             StoreError: it cannot be opened or is locked.
         """
         self.path = path
@@ -135,11 +147,22 @@ class Store:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, timeout=LOCK_TIMEOUT_SECONDS, check_same_thread=False
             )
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._prepare_schema()
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
+        try:
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+            self._connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
+            self._identity = _identity(path)
+            self._prepare_schema()
+            self._read_claims()
+        except BaseException as error:
+            # A connection that outlives the moving of its file removes the log of the one that is made next.
+            self._connection.close()
+            if isinstance(error, sqlite3.DatabaseError):
+                raise self._translated(error) from error
+            raise
 
     def _prepare_schema(self) -> None:
         version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -153,9 +176,6 @@ class Store:
         if version < SCHEMA_VERSION:
             self._connection.executescript(_SCHEMA)
             self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-        self._connection.execute(
-            "SELECT uid, namespace, name, state, boot_id, changed_at, devices FROM claims LIMIT 1"
-        )
 
     def close(self) -> None:
         self._connection.close()
@@ -165,15 +185,20 @@ class Store:
         """One durable commit: all or nothing, on disk when the block ends.
 
         Raises:
-            StoreError: another process holds the lock too long, or the disk is full or broken.
+            StoreReplaced: the file was deleted or replaced; nothing may be done by what is in this one.
+            StoreFull: the disk is full; :meth:`fold_log` may make space.
+            StoreError: another process holds the lock too long, or the disk is broken.
         """
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.DatabaseError as error:
+            self._check_identity()
             raise self._translated(error) from error
         try:
+            self._check_identity()
             self._refresh()
             yield
+            self._check_identity()
             self._connection.execute("COMMIT")
         except BaseException as error:
             self._dirty = True
@@ -206,15 +231,60 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
+    def fold_log(self) -> None:
+        """Move what is in the log into the database, and give the log's space back.
+
+        Raises:
+            StoreError: there is no space for that either.
+        """
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+
+    def _check_identity(self) -> None:
+        try:
+            found = _identity(self.path)
+        except OSError:
+            found = None
+        if found != self._identity:
+            what = "deleted" if found is None else "replaced by another file"
+            raise StoreReplaced(
+                f"{self.path} was {what} while this process had it open: nothing is prepared or unprepared "
+                "by it any more; the next start of the plugin opens or rebuilds what is at that path"
+            )
+
     def _refresh(self) -> None:
         version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version == self._data_version and not self._dirty:
             return
-        rows = self._connection.execute(
-            "SELECT uid, namespace, name, state, boot_id, changed_at, devices FROM claims"
-        )
-        self._claims = {row[0]: _record(row) for row in rows}
+        self._claims = self._read_claims()
         self._data_version, self._dirty = version, False
+
+    def _read_claims(self) -> dict[str, ClaimRecord]:
+        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM claims")
+        return {row[0]: self._record(row) for row in rows}
+
+    def _record(self, row: tuple[Any, ...]) -> ClaimRecord:
+        uid, namespace, name, state, boot_id, changed_at, devices = row
+        if not all(isinstance(text, str) for text in (uid, namespace, name, state, boot_id)):
+            raise StoreCorrupt(
+                f"{self.path}: the record of claim UID {uid!r} is damaged: a column is no text"
+            )
+        if state not in list(ClaimState):
+            raise StoreNewer(
+                f"{self.path}: claim {namespace}/{name} (UID {uid}) has state {state!r}, this program knows "
+                f"{', '.join(ClaimState)}: run the newer program that wrote it, or move the file away when "
+                "no claim is prepared on this node"
+            )
+        try:
+            held = tuple(_held(entry) for entry in json.loads(devices))
+            since = float(changed_at)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreCorrupt(
+                f"{self.path}: the record of claim {namespace}/{name} (UID {uid}) is damaged: {error!r}"
+            ) from error
+        return ClaimRecord(ClaimReference(namespace, name, uid), ClaimState(state), boot_id, since, held)
 
     def _translated(self, error: sqlite3.DatabaseError) -> StoreError:
         text = str(error)
@@ -223,8 +293,11 @@ class Store:
                 f"{self.path} was locked by another process for {LOCK_TIMEOUT_SECONDS:.0f} s; "
                 "trying again is safe"
             )
-        if isinstance(error, sqlite3.OperationalError) and "malformed" not in text:
-            return StoreError(f"{self.path}: {text}; check that its disk is writable and has space")
+        if isinstance(error, sqlite3.OperationalError) and not any(
+            sign in text for sign in ("malformed", "decode")
+        ):
+            kind = StoreFull if "full" in text else StoreError
+            return kind(f"{self.path}: {text}; check that its disk is writable and has space")
         return StoreCorrupt(f"{self.path} is no usable database: {text}")
 
     def claims(self) -> dict[str, ClaimRecord]:
@@ -233,8 +306,7 @@ class Store:
 
     def put(self, record: ClaimRecord) -> None:
         self._connection.execute(
-            "INSERT OR REPLACE INTO claims (uid, namespace, name, state, boot_id, changed_at, devices) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT OR REPLACE INTO claims ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 record.claim.uid,
                 record.claim.namespace,
@@ -316,15 +388,9 @@ def set_aside(path: Path) -> Path:
     return target
 
 
-def _record(row: tuple[Any, ...]) -> ClaimRecord:
-    uid, namespace, name, state, boot_id, changed_at, devices = row
-    return ClaimRecord(
-        ClaimReference(namespace, name, uid),
-        ClaimState(state),
-        boot_id,
-        changed_at,
-        tuple(_held(entry) for entry in json.loads(devices)),
-    )
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _entry(held: HeldDevice) -> dict[str, Any]:
@@ -342,6 +408,8 @@ def _held(entry: dict[str, Any]) -> HeldDevice:
         _placement(footprint["placement"]),
         _placement(footprint["compute_placement"]),
     )
+    # Formatting tells numbers from anything else.
+    str(known["footprint"].gpu)
     known["requests"] = tuple(entry["requests"])
     return HeldDevice(**known)
 

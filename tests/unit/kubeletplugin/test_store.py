@@ -17,6 +17,7 @@ from kubeletplugin.store import (
     StoreCorrupt,
     StoreError,
     StoreNewer,
+    StoreReplaced,
     boot_seconds,
     set_aside,
 )
@@ -265,3 +266,118 @@ def test_b063_a_new_file_is_not_complete_until_it_is_told_so(path: Path) -> None
     again = Store(path)
     with again.transaction():
         assert again.is_complete()
+
+
+DEVICES = "UPDATE claims SET devices = ? WHERE uid = 'bad'"
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        (DEVICES, '[{"requests": ["gpu"], "po'),
+        (DEVICES, "3"),
+        (DEVICES, "[[]]"),
+        (DEVICES, "[{}]"),
+        (DEVICES, '[{"requests": [], "footprint": {"gpu": {}}}]'),
+        (DEVICES, "[" * 100_000),
+        (DEVICES, b"\xff\xfe"),
+        (DEVICES, 7),
+        ("UPDATE claims SET changed_at = ? WHERE uid = 'bad'", "yesterday"),
+        ("UPDATE claims SET name = ? WHERE uid = 'bad'", b"\xff"),
+        ("UPDATE claims SET name = CAST(? AS TEXT) WHERE uid = 'bad'", b"\xff"),
+    ],
+)
+def test_b063_a_record_that_cannot_be_read_makes_the_store_a_damaged_one(
+    path: Path, sql: str, value: object
+) -> None:
+    store = Store(path)
+    with store.transaction():
+        store.put(record(uid="good"))
+        store.put(record(uid="bad"))
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(sql, (value,))
+    connection.close()
+    with pytest.raises(StoreCorrupt, match=str(path)) as caught:
+        Store(path)
+    assert "bad" in str(caught.value) or "decode" in str(caught.value)
+
+
+def test_b064_a_state_of_a_newer_program_is_refused_and_left(path: Path) -> None:
+    store = Store(path)
+    with store.transaction():
+        store.put(record(uid="paused"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE claims SET state = 'pausing'")
+    connection.close()
+    with pytest.raises(StoreNewer, match=r"\(UID paused\) has state 'pausing'"), store.transaction():
+        pass
+    store.close()
+    with pytest.raises(StoreNewer, match=f"{path}: claim default/claim .*knows preparing, prepared"):
+        Store(path)
+
+
+def _put_into(store: Store) -> None:
+    with store.transaction():
+        store.put(record())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_whose_file_is_deleted_or_replaced_does_nothing_any_more(path: Path, replaced: bool) -> None:
+    store = Store(path)
+    with store.transaction():
+        store.put(record())
+    if replaced:
+        Store(path.with_name("other.db")).close()
+        path.with_name("other.db").replace(path)
+    else:
+        path.unlink()
+    for _ in range(2):
+        with pytest.raises(StoreReplaced, match=f"{path} was {'replaced' if replaced else 'deleted'}"):
+            _put_into(store)
+
+
+def test_a_store_that_is_deleted_within_a_transaction_commits_nothing(path: Path) -> None:
+    store = Store(path)
+
+    def delete_and_put() -> None:
+        with store.transaction():
+            store.put(record())
+            path.unlink()
+
+    with pytest.raises(StoreReplaced):
+        delete_and_put()
+    assert not path.exists()
+
+
+def test_a_store_that_cannot_be_read_lets_go_of_its_file(path: Path) -> None:
+    """Else its connection, when it ends, removes the log of the store that is made in its place."""
+    store = Store(path)
+    with store.transaction():
+        store.put(record())
+        store._connection.execute("UPDATE claims SET devices = '['")
+    store.close()
+    with pytest.raises(StoreCorrupt) as caught:
+        Store(path)
+    set_aside(path)
+    put = record()
+    new = Store(path)
+    with new.transaction():
+        new.put(put)
+    del caught
+    other = Store(path)
+    with other.transaction():
+        assert other.claims() == {put.claim.uid: put}
+
+
+def test_the_log_stays_small_under_many_commits(path: Path) -> None:
+    store = Store(path)
+    for _ in range(300):
+        one = record()
+        with store.transaction():
+            store.put(one)
+        with store.transaction():
+            store.remove(one.claim.uid)
+    assert path.with_name("state.db-wal").stat().st_size <= 512 * 1024
+    store.fold_log()
+    assert path.with_name("state.db-wal").stat().st_size == 0

@@ -7,12 +7,13 @@ import contextlib
 import functools
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from kubeletplugin.store import Store, StoreError
+from kubeletplugin.store import Store, StoreError, StoreFull
 from kubeletplugin.storethread import StoreThread
 from tests.unit.kubeletplugin.records import record
 
@@ -105,7 +106,7 @@ async def test_a_full_disk_is_told_to_each_that_was_in_the_commit(thread: StoreT
     )
     failed = [result for result in results if result is not None]
     assert failed
-    assert {type(result) for result in failed} == {StoreError}
+    assert {type(result) for result in failed} == {StoreFull}
     assert all("has space" in str(result) for result in failed)
     await thread.run(lambda store: store._connection.execute("PRAGMA max_page_count=100000"))
     held = await thread.run(lambda store: set(store.claims()))
@@ -129,3 +130,58 @@ async def test_what_is_queued_is_done_before_the_end(store: CountingStore) -> No
     again = Store(store.path)
     with again.transaction():
         assert len(again.claims()) == 20
+
+
+async def test_after_the_end_a_call_is_refused_and_waits_for_nothing(store: CountingStore) -> None:
+    thread = StoreThread(store)
+    await asyncio.to_thread(thread.close)
+    with pytest.raises(StoreError, match=f"{store.path} is closed"):
+        async with asyncio.timeout(2):
+            await thread.run(lambda store: None)
+    thread.close()
+
+
+async def test_the_end_does_not_wait_for_a_store_that_another_process_has_locked(
+    store: CountingStore,
+) -> None:
+    thread, other = StoreThread(store), Store(store.path)
+    with other.transaction():
+        waiting = asyncio.create_task(thread.run(lambda store: store.put(record())))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        thread.close()
+        assert time.monotonic() - began < 2
+    await waiting
+    await asyncio.to_thread(thread._thread.join, 5)
+    assert not thread._thread.is_alive()
+
+
+async def test_a_log_that_fills_the_disk_is_folded_once_and_the_commit_done_again(
+    thread: StoreThread, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded: list[int] = []
+    monkeypatch.setattr(store, "fold_log", lambda: folded.append(1))
+
+    def put_when_folded(store: Store) -> None:
+        store.put(kept)
+        if not folded:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    kept, beside = record(), record()
+    await asyncio.gather(thread.run(lambda store: store.put(beside)), thread.run(put_when_folded))
+    assert folded == [1]
+    assert await thread.run(lambda store: set(store.claims())) == {kept.claim.uid, beside.claim.uid}
+
+
+async def test_an_answer_for_a_loop_that_has_ended_keeps_nobody_waiting(store: CountingStore) -> None:
+    thread, free = StoreThread(store), threading.Event()
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await thread.run(lambda store: free.wait(5))
+
+    await asyncio.to_thread(asyncio.run, give_up())
+    free.set()
+    assert await thread.run(lambda store: len(store.claims())) == 0
+    await asyncio.to_thread(thread.close)
