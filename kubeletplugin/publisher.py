@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 OLDEST_KUBERNETES = "1.34"
 REPEAT_LOG_SECONDS = 300.0
 
+COUNTER_FIELDS = ("sharedCounters", "devices[].consumesCounters")
+"""Paths, and beginnings of paths, of the fields of a slice without which devices would be given out twice."""
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedFields:
@@ -173,13 +176,14 @@ class SlicePublisher:
 
     async def _carry_out(self, plan: Plan, wanted: tuple[Object, ...], pool: Pool) -> bool:
         """False when other slices were wanted meanwhile: then the rest of the plan is out of date."""
-        for deletion in plan.deletions:
-            await self._delete(deletion)
-        for write in plan.writes:
+        for step in plan.steps:
             if self._wanted is not wanted:
                 return False
-            stored = await self._write(write)
-            self._compare(write, wanted[write.index], stored, pool)
+            if isinstance(step, SliceDeletion):
+                await self._delete(step)
+            else:
+                stored = await self._write(step)
+                self._compare(step, wanted, stored, pool)
         return self._wanted is wanted
 
     async def _node_uid(self) -> str:
@@ -227,15 +231,31 @@ class SlicePublisher:
         self._known.pop(deletion.name, None)
         self._observer.wrote("delete")
 
-    def _compare(self, write: SliceWrite, wanted: Object, stored: Object, pool: Pool) -> None:
+    def _compare(self, write: SliceWrite, wanted: tuple[Object, ...], stored: Object, pool: Pool) -> None:
+        """Learn what the server made of a slice.
+
+        Raises:
+            PublishError: counters were left out, and the same slices are still wanted. The next step could
+                show devices without counters, which would be given out twice.
+        """
         sent = write.body["spec"]
+        self._accepted.pop(write.index, None)
         if comparable(sent) == comparable(stored["spec"]):
-            self._accepted.pop(write.index, None)
             return
-        self._accepted[write.index] = Accepted(full_spec(wanted, pool, 0, 0), stored["spec"])
         fields = dropped_fields(sent, stored["spec"])
+        counters = [field for field in fields if field.startswith(COUNTER_FIELDS)]
+        if not counters:
+            spec = full_spec(wanted[write.index], pool, 0, 0)
+            self._accepted[write.index] = Accepted(spec, stored["spec"])
+        name = stored["metadata"]["name"]
         if fields:
-            self._observer.dropped(DroppedFields(stored["metadata"]["name"], write.index, fields))
+            self._observer.dropped(DroppedFields(name, write.index, fields))
+        if counters and self._wanted is wanted:
+            raise PublishError(
+                f"the API server stored ResourceSlice {name} without {', '.join(counters)}; no further "
+                "slice is written, since devices without counters would be given out twice (feature gate "
+                "DRAPartitionableDevices)"
+            )
 
     def _look(self) -> None:
         if self._repair is None and self._differs():

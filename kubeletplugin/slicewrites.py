@@ -20,6 +20,9 @@ from kubeletplugin.slicecomparison import comparable
 _GENERATED_BASE_LENGTH = 58
 _INDEX = re.compile(r"([0-9a-f]{5,})-")
 
+LAST_GENERATION = 2**63 - 1
+"""The API has the generation as int64. After this one a pool is deleted and begins again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -56,11 +59,18 @@ class SliceWrite:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes in the order in which they are to be done: all deletions first."""
+    """Steps in the order in which they are to be done."""
 
     generation: int
-    deletions: tuple[SliceDeletion, ...]
-    writes: tuple[SliceWrite, ...]
+    steps: tuple[SliceDeletion | SliceWrite, ...]
+
+    @property
+    def deletions(self) -> tuple[SliceDeletion, ...]:
+        return tuple(step for step in self.steps if isinstance(step, SliceDeletion))
+
+    @property
+    def writes(self) -> tuple[SliceWrite, ...]:
+        return tuple(step for step in self.steps if isinstance(step, SliceWrite))
 
 
 def plan_writes(
@@ -71,40 +81,54 @@ def plan_writes(
 ) -> Plan:
     """The least writes that make the pool complete with the ``wanted`` specs, in this order.
 
-    ``wanted`` specs need no ``pool``, ``driver`` or ``nodeName``. ``stored`` may hold any slices: those of
-    other drivers and nodes are left alone, those of this driver on this node that are not wanted are deleted.
-    ``accepted`` says for an index what the server makes of a spec: that form then counts as what was wanted.
+    ``wanted`` specs need no ``pool``, ``driver`` or ``nodeName``; counter sets must be in a slice of their
+    own beside the devices that consume them. ``stored`` may hold any slices: those of other drivers and nodes
+    are left alone, those of this driver on this node that are not wanted are deleted. ``accepted`` says for
+    an index what the server makes of a spec: that form then counts as what was wanted.
     """
     accepted = accepted or {}
-    ours = [item for item in stored if _is_ours(item, pool)]
+    # An older generation must not become the newest by the deletion of a newer one.
+    ours = sorted((item for item in stored if _is_ours(item, pool)), key=_generation)
     of_pool = [item for item in ours if item["spec"]["pool"]["name"] == pool.node_name]
     newest = max((_generation(item) for item in of_pool), default=0)
     kept = _by_index(of_pool, len(wanted), pool)
     kept_names = {item["metadata"]["name"] for item in kept.values()}
-    deletions = tuple(_deletion(item) for item in ours if item["metadata"]["name"] not in kept_names)
+    deletions = [_deletion(item) for item in ours if item["metadata"]["name"] not in kept_names]
 
     current = {index for index, item in kept.items() if _generation(item) == newest}
     changed = {
         index for index in current if not _same(wanted[index], kept[index]["spec"], pool, accepted.get(index))
     }
     miscounted = any(kept[index]["spec"]["pool"]["resourceSliceCount"] != len(wanted) for index in current)
+    crowded = sum(_generation(item) == newest for item in of_pool) > len(current)
     absent = set(range(len(wanted))) - current
-    if not miscounted and (not changed or (len(changed) == 1 and not absent)):
-        # Nobody can mistake this for a complete pool half-way: either the pool is incomplete until the last
-        # write, or there is one write only.
-        generation = newest if of_pool else 1
-        unowned = {index for index in current if not _is_owned(kept[index], pool)}
-        indexes = changed | absent | unowned
+    unchecked = {
+        index for index in range(len(wanted)) if _may_lose_consumption(wanted[index], kept.get(index))
+    }
+    if changed:
+        # One write in place: a second one would make it show, for a moment, old and new together.
+        in_place = len(changed) == 1 and not (absent or crowded or changed & unchecked)
     else:
-        generation = newest + 1
+        # The generation is incomplete until the last of the absent slices.
+        in_place = not absent or not absent <= unchecked
+    in_place = in_place and not miscounted
+    restarts = not in_place and newest >= LAST_GENERATION
+    if restarts:
+        deletions = [_deletion(item) for item in ours]
+        kept = {}
+    if in_place:
+        generation = newest if of_pool else 1
+        indexes = changed | absent | {index for index in current if not _is_owned(kept[index], pool)}
+    else:
+        generation = 1 if restarts else newest + 1
         indexes = set(range(len(wanted)))
     writes = [
         _write(index, wanted[index], kept.get(index), pool, generation, len(wanted))
-        for index in sorted(indexes)
+        for index in sorted(indexes, key=lambda index: (_order(wanted[index], kept.get(index)), index))
     ]
-    # Updates go first: the old generation ends with the first of them.
-    writes.sort(key=lambda write: write.name is None)
-    return Plan(generation, deletions, tuple(writes))
+    # A deletion can make a generation look complete; it does no harm once there is a newer one.
+    deletions_first = in_place or restarts
+    return Plan(generation, (*deletions, *writes) if deletions_first else (*writes, *deletions))
 
 
 def full_spec(spec: Object, pool: Pool, generation: int, count: int) -> Object:
@@ -156,6 +180,27 @@ def _same(wanted: Object, stored: Object, pool: Pool, accepted: Accepted | None)
         and comparable(full_spec(accepted.wanted, pool, 0, 0)) == want
         and comparable(accepted.stored) == have
     )
+
+
+def _consumes_counters(spec: Object) -> bool:
+    return any(device.get("consumesCounters") for device in spec.get("devices") or ())
+
+
+def _may_lose_consumption(wanted: Object, replaced: Object | None) -> bool:
+    """Whether a server may store the slice without ``consumesCounters``: it keeps only what is in use."""
+    return _consumes_counters(wanted) and not (replaced and _consumes_counters(replaced["spec"]))
+
+
+def _order(wanted: Object, replaced: Object | None) -> int:
+    """First what the server may store without its counters, so that this is seen while nothing is complete.
+
+    Of this, counter sets go last: devices that consume from one that is missing are not given out at all.
+    """
+    if _may_lose_consumption(wanted, replaced):
+        return 0
+    if wanted.get("sharedCounters") and not (replaced and replaced["spec"].get("sharedCounters")):
+        return 1
+    return 2 if replaced else 3
 
 
 def _is_owned(item: Object, pool: Pool) -> bool:

@@ -256,6 +256,81 @@ async def test_other_slices_wanted_because_of_dropped_fields_replace_the_plan(
     assert all("partition" not in str(device) for device in devices)
 
 
+def counted_pool() -> list[Object]:
+    consumes = [{"counterSet": "s", "counters": {"slices": {"value": "1"}}}]
+    counter_sets = [{"name": "s", "counters": {"slices": {"value": "7"}}}]
+    return [
+        {"sharedCounters": counter_sets},
+        *specs("partition-1", "partition-2", consumesCounters=consumes),
+    ]
+
+
+def drop_counters_not_in_use(server: FakeApiServer) -> Callable[[Object], None]:
+    """What a server with DRAPartitionableDevices off does."""
+
+    def drop(written: Object) -> None:
+        old = server.objects.get((COLLECTION, written["metadata"]["name"]), {})
+        if not any(field in str(old) for field in ("sharedCounters", "consumesCounters")):
+            written.get("spec", {}).pop("sharedCounters", None)
+            for device in written.get("spec", {}).get("devices", []):
+                device.pop("consumesCounters", None)
+
+    return drop
+
+
+def is_complete(server: FakeApiServer) -> bool:
+    pools = [item["spec"]["pool"] for item in server.items(COLLECTION)]
+    newest = max(pool["generation"] for pool in pools)
+    counts = [pool["resourceSliceCount"] for pool in pools if pool["generation"] == newest]
+    return counts == [len(counts)] * len(counts)
+
+
+async def test_a_deleted_slice_that_comes_back_without_counters_does_not_complete_the_pool(
+    server: FakeApiServer, observer: Observer
+) -> None:
+    async with publishing(server, observer) as publisher:
+        publisher.update(counted_pool())
+        await published(publisher)
+        await until(lambda: server.watches == 1)
+        assert is_complete(server)
+        # From now on the server may do no more than one write.
+        before = len(server.writes())
+        server.on_write = drop_counters_not_in_use(server)
+        server.faults.append(
+            lambda method, path: (
+                (503, "ServiceUnavailable", {})
+                if method in ("POST", "PUT") and len(server.writes()) - before > 1
+                else None
+            )
+        )
+        observer.on_drop = lambda: publisher.update(specs("whole"))
+        server.remove(COLLECTION, server.items(COLLECTION)[-1]["metadata"]["name"])
+        await until(lambda: len(observer.failures) >= 2)
+        assert [drop.fields for drop in observer.drops] == [("devices[].consumesCounters",)]
+        assert not is_complete(server)
+        server.faults.clear()
+        await until(lambda: pool(server)[0] == ["whole"])
+        assert is_complete(server)
+
+
+async def test_without_counters_nothing_more_is_written_while_they_are_wanted(
+    server: FakeApiServer, observer: Observer
+) -> None:
+    server.on_write = drop_counters_not_in_use(server)
+    async with publishing(server, observer) as publisher:
+        publisher.update(counted_pool())
+        await until(lambda: len(observer.failures) >= 4)
+        assert not is_complete(server)
+        assert "without devices[].consumesCounters; no further slice is written" in observer.failures[0]
+        assert not publisher.first_published.is_set()
+        server.on_write = lambda written: None
+        await published(publisher)
+    assert is_complete(server)
+    devices = [device for item in server.items(COLLECTION) for device in item["spec"].get("devices", [])]
+    assert len(devices) == 2
+    assert all(device["consumesCounters"] for device in devices)
+
+
 async def test_b035_ready_only_after_the_first_accepted_publish(
     server: FakeApiServer, observer: Observer
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.resources import Object
-from kubeletplugin.slicewrites import Accepted, Plan, Pool, full_spec, generate_name, plan_writes
+from kubeletplugin.slicewrites import (
+    LAST_GENERATION,
+    Accepted,
+    Plan,
+    Pool,
+    SliceDeletion,
+    SliceWrite,
+    full_spec,
+    generate_name,
+    plan_writes,
+)
 
 POOL = Pool("gpu.nvidia.com", "n1", "uid-n1")
 
@@ -35,14 +46,53 @@ def stored(
     }
 
 
-def apply(plan: Plan, items: list[Object]) -> list[Object]:
+def partitions(*devices: str) -> list[Object]:
+    """A slice of counter sets, and one for each device: those named ``p`` are partitions, which consume."""
+    slices = wanted(*devices)
+    for spec in slices:
+        for device in spec["devices"]:
+            if device["name"].startswith("p"):
+                device["consumesCounters"] = [{"counterSet": "s", "counters": {"slices": {"value": "1"}}}]
+    return [{"sharedCounters": [{"name": "s", "counters": {"slices": {"value": "7"}}}]}, *slices]
+
+
+def of_wanted(want: list[Object], generation: int = 1) -> list[Object]:
+    """What a server that keeps counters has once all is published."""
+    items = apply(plan_writes(want, [], POOL), [])
+    for item in items:
+        item["spec"]["pool"]["generation"] = generation
+    return items
+
+
+def without(items: list[Object], *indexes: int) -> list[Object]:
+    return [item for item in items if int(item["metadata"]["name"].split("-")[0], 16) not in indexes]
+
+
+def drop_counters(body: Object, old: Object | None) -> None:
+    """As a server with DRAPartitionableDevices off does it: what a slice has in use it keeps."""
+
+    def uses(spec: Object) -> bool:
+        consumers = [device for device in spec.get("devices", ()) if "consumesCounters" in device]
+        return bool(consumers or "sharedCounters" in spec)
+
+    if old is None or not uses(old["spec"]):
+        body["spec"].pop("sharedCounters", None)
+        for device in body["spec"].get("devices", ()):
+            device.pop("consumesCounters", None)
+
+
+def apply(plan: Plan, items: list[Object], drops: Callable[[], bool] = lambda: False) -> list[Object]:
     """What the server has afterwards."""
     by_name = {item["metadata"]["name"]: item for item in items}
-    for deletion in plan.deletions:
-        del by_name[deletion.name]
-    for number, write in enumerate(plan.writes):
-        item = copy.deepcopy(write.body)
-        name = write.name or f"{item['metadata'].pop('generateName')}n{number:04}"
+    for step in plan.steps:
+        if isinstance(step, SliceDeletion):
+            del by_name[step.name]
+            continue
+        item = copy.deepcopy(step.body)
+        suffix = f"n{item['spec']['pool']['generation']:04}"
+        name = step.name or item["metadata"].pop("generateName") + suffix
+        if drops():
+            drop_counters(item, by_name.get(name))
         item["metadata"] |= {"name": name, "resourceVersion": "999", "uid": f"uid-{name}"}
         by_name[name] = item
     return list(by_name.values())
@@ -253,6 +303,110 @@ def test_the_time_of_a_taint_that_stays_is_kept() -> None:
     assert "timeAdded" not in taint
 
 
+PARTITIONS = partitions("p1", "p2")
+
+
+@pytest.mark.parametrize(
+    ("want", "have", "expected"),
+    [
+        pytest.param(
+            PARTITIONS,
+            [],
+            (1, [], [("create", 1), ("create", 2), ("create", 0)]),
+            id="all are new: the counter sets complete the pool",
+        ),
+        pytest.param(
+            PARTITIONS,
+            without(of_wanted(PARTITIONS), 2),
+            (2, [], [("create", 2), ("update", 0), ("update", 1)]),
+            id="partitions were deleted: they never complete the generation that the others have",
+        ),
+        pytest.param(
+            PARTITIONS,
+            without(of_wanted(PARTITIONS), 0),
+            (1, [], [("create", 0)]),
+            id="the counter sets were deleted: nobody takes a partition without them",
+        ),
+        pytest.param(
+            PARTITIONS,
+            without(of_wanted(PARTITIONS), 1, 2),
+            (2, [], [("create", 1), ("create", 2), ("update", 0)]),
+            id="all partitions were deleted",
+        ),
+        pytest.param(
+            partitions("p1", "p3"),
+            of_wanted(PARTITIONS),
+            (1, [], [("update", 2)]),
+            id="a slice that has counters keeps them: in place",
+        ),
+        pytest.param(
+            partitions("p1", "p2"),
+            of_wanted(partitions("p1", "g2")),
+            (2, [], [("update", 2), ("update", 0), ("update", 1)]),
+            id="a slice that had no counters gets some: never in place",
+        ),
+        pytest.param(
+            partitions("p1", "g3"),
+            of_wanted(partitions("p1", "g2")),
+            (1, [], [("update", 2)]),
+            id="whole GPUs beside partitions: in place",
+        ),
+        pytest.param(
+            PARTITIONS,
+            without(of_wanted(PARTITIONS), 2) + without(of_wanted(PARTITIONS, 2), 0, 1),
+            (2, [], [("update", 0), ("update", 1)]),
+            id="killed after the partitions were stored with counters: the rest completes the pool",
+        ),
+        pytest.param(
+            partitions("p1", "p2", "p3"),
+            of_wanted(PARTITIONS),
+            (2, [], [("create", 3), ("update", 0), ("update", 1), ("update", 2)]),
+            id="more partitions: first those whose counters may be left out",
+        ),
+        pytest.param(
+            PARTITIONS,
+            of_wanted(wanted("g1")),
+            (2, [], [("create", 1), ("create", 2), ("update", 0)]),
+            id="partitions after whole GPUs",
+        ),
+    ],
+)
+def test_what_may_lose_its_counters_never_completes_a_pool(
+    want: list[Object], have: list[Object], expected: tuple[int, list[str], list[tuple[str, int]]]
+) -> None:
+    assert shape(plan_writes(want, have, POOL)) == expected
+
+
+def test_old_slices_go_after_the_first_write_of_a_new_generation() -> None:
+    # With three slices of two the pool is not complete; it would be after the deletion, and wrong.
+    have = [stored(0, "a"), stored(1, "x"), stored(1, "x", suffix="zzzzz")]
+    plan = plan_writes(wanted("a", "b"), have, POOL)
+    assert plan.generation == 2
+    assert [type(step) for step in plan.steps] == [SliceWrite, SliceWrite, SliceDeletion]
+
+
+def test_after_the_last_generation_a_pool_begins_again() -> None:
+    last = LAST_GENERATION
+    have = [stored(0, "a", last), stored(1, "b", last), stored(2, "c", last - 1)]
+    assert shape(plan_writes(wanted("a", "c"), without(have, 2), POOL)) == (last, [], [("update", 1)])
+    plan = plan_writes(wanted("c", "d"), have, POOL)
+    assert [step.name for step in plan.steps] == [
+        *[item["metadata"]["name"] for item in (have[2], have[0], have[1])],
+        *[None, None],
+    ]
+    assert plan.generation == 1
+    items = apply(plan, have)
+    assert is_complete(items, ["c", "d"])
+    half = apply(Plan(plan.generation, plan.steps[:2]), have)
+    assert shape(plan_writes(wanted("c", "d"), half, POOL)) == (
+        1,
+        ["uid-1-abcde"],
+        [("create", 0), ("create", 1)],
+    )
+    have = [stored(0, "a", last - 1), stored(1, "b", last - 1)]
+    assert shape(plan_writes(wanted("c", "d"), have, POOL))[0] == last
+
+
 names = st.lists(st.sampled_from("abcd"), max_size=4)
 
 
@@ -273,14 +427,8 @@ def test_b032_killed_between_any_writes_the_pool_becomes_complete_and_is_never_a
     items = apply(plan_writes(wanted(*before), [], POOL), [])
     for cut in cuts:
         plan = plan_writes(wanted(*after), items, POOL)
-        steps = len(plan.deletions) + len(plan.writes)
-        for step in range(min(cut, steps) + 1):
-            part = Plan(
-                plan.generation,
-                plan.deletions[:step],
-                plan.writes[: max(0, step - len(plan.deletions))],
-            )
-            state = apply(part, items)
+        for step in range(min(cut, len(plan.steps)) + 1):
+            state = apply(Plan(plan.generation, plan.steps[:step]), items)
             newest = max((item["spec"]["pool"]["generation"] for item in state), default=0)
             current = [item for item in state if item["spec"]["pool"]["generation"] == newest]
             counts = {item["spec"]["pool"]["resourceSliceCount"] for item in current}
@@ -295,3 +443,68 @@ def test_b032_killed_between_any_writes_the_pool_becomes_complete_and_is_never_a
     items = apply(plan_writes(wanted(*after), items, POOL), items)
     assert is_complete(items, after)
     assert shape(plan_writes(wanted(*after), items, POOL))[1:] == ([], [])
+
+
+def complete_devices(items: list[Object]) -> list[Object]:
+    """The devices that a scheduler takes from; none while the newest generation is not complete."""
+    newest = max((item["spec"]["pool"]["generation"] for item in items), default=0)
+    current = [item["spec"] for item in items if item["spec"]["pool"]["generation"] == newest]
+    if any(spec["pool"]["resourceSliceCount"] != len(current) for spec in current):
+        return []
+    return [device for spec in current for device in spec.get("devices", ())]
+
+
+pools = st.one_of(
+    st.lists(st.sampled_from(["p1", "p2", "p3", "g1", "g2"]), min_size=1, max_size=4).map(
+        lambda devices: partitions(*devices)
+    ),
+    st.lists(st.sampled_from(["g1", "g2"]), min_size=1, max_size=3).map(lambda devices: wanted(*devices)),
+)
+events = st.one_of(
+    st.tuples(st.just("want"), pools),
+    st.tuples(st.just("delete"), st.integers(0, 4)),
+    st.tuples(st.just("publish"), st.tuples(st.lists(st.booleans(), max_size=6), st.integers(0, 9))),
+)
+
+
+@given(first=pools, newest=st.sampled_from([1, LAST_GENERATION - 1]), story=st.lists(events, max_size=12))
+def test_a_complete_pool_never_shows_partitions_whose_counters_were_left_out(
+    first: list[Object], newest: int, story: list[tuple[str, Any]]
+) -> None:
+    """Whatever the server leaves out, whoever deletes slices, and wherever a publisher is killed."""
+    want, items = first, of_wanted(first, newest)
+    for event, value in story:
+        if event == "want":
+            want = value
+        elif event == "delete":
+            items = items[:value] + items[value + 1 :]
+        else:
+            gate_off, cut = value
+            plan = plan_writes(want, items, POOL)
+            for number, step in enumerate(plan.steps[:cut]):
+                off = number < len(gate_off) and gate_off[number]
+                items = apply(Plan(plan.generation, (step,)), items, lambda off=off: off)  # type: ignore[misc]
+                assert_counted(items)
+                if isinstance(step, SliceWrite) and not has_counters(items, step):
+                    break
+        assert_counted(items)
+    for _ in range(2):
+        items = apply(plan_writes(want, items, POOL), items)
+        assert_counted(items)
+    assert shape(plan_writes(want, items, POOL))[1:] == ([], [])
+
+
+def has_counters(items: list[Object], write: SliceWrite) -> bool:
+    """What a publisher checks before the next step."""
+    (item,) = (
+        item
+        for item in items
+        if item["metadata"]["name"].startswith(generate_name(write.index, POOL))
+        and item["spec"]["pool"]["generation"] == write.body["spec"]["pool"]["generation"]
+    )
+    return bool(item["spec"] == write.body["spec"])
+
+
+def assert_counted(items: list[Object]) -> None:
+    for device in complete_devices(items):
+        assert "consumesCounters" in device or not device["name"].startswith("p")
