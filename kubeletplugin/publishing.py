@@ -15,7 +15,7 @@ from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
-from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError
+from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError, StoreReplaced
 
 _STORE_PAUSE_SECONDS = 1.0
 
@@ -80,6 +80,8 @@ class Publishing:
                 await self._counter_probe.answer()
             try:
                 self._records = (await self._engine.records()).values()
+            except StoreReplaced:
+                raise
             except StoreError as error:
                 log.warning("what is published stays as it is: %s", error)
                 await asyncio.sleep(_STORE_PAUSE_SECONDS)

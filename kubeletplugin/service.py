@@ -40,7 +40,7 @@ from kubeletplugin.registration import Registration
 from kubeletplugin.reports import ClaimReports, NodeReports
 from kubeletplugin.settings import Settings
 from kubeletplugin.sockets import SocketServer, socket_names
-from kubeletplugin.store import ClaimRecord, StoreError
+from kubeletplugin.store import ClaimRecord, StoreError, StoreReplaced
 from kubeletplugin.storethread import StoreThread
 
 _STOP_SECONDS = 1.2
@@ -187,6 +187,8 @@ class Service:
             try:
                 count = await rebuild(self._store, self._specs, self._hardware, self._client, self._boot_id)
                 break
+            except StoreReplaced:
+                raise
             except (SpecFolderError, StoreError) as error:
                 self._engine.obstacle = str(error)
                 log.warning("the store cannot be rebuilt: %s", error)
