@@ -1,9 +1,9 @@
 """Discovery: read a node's GPUs through NVML and sysfs into an inventory.
 
 ``read_gpu`` reads one GPU and may run in a worker thread of its own; ``assemble`` puts the readings
-together and is pure. Each NVML query is made once for a GPU, whatever the number of its devices. A query
-that fails leaves its field empty and is named in the inventory; only without UUID or PCI address, or when
-the GPU is lost, is a GPU set aside.
+together and is pure. Each NVML query is made once for a GPU, whatever the number of its devices; but what
+MIG decides is read anew when it changed meanwhile. A query that fails leaves its field empty and is named
+in the inventory; only without UUID or PCI address, or when the GPU is lost, is a GPU set aside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from driver.inventory import (
     UnreadableField,
     UnreadableGpu,
 )
-from driver.migdevices import read_mig
+from driver.migdevices import MigInstances, read_mig
 from driver.migprofiles import read_profiles, whole_gpu_engines, with_placements
 from driver.nvml import (
     MAX_NVLINKS,
@@ -66,11 +66,13 @@ class GpuReading:
     """One GPU, still without ``nvlink``, and its active links; ``None`` if they cannot be read or used.
 
     In MIG mode they cannot be used; they are here all the same where the mode changes without a reset.
+    ``settled``: MIG did not change while it was read, or not each time that it was tried.
     """
 
     gpu: Gpu
     links: GpuLinks | None
     failures: tuple[UnreadableField, ...]
+    settled: bool = True
 
 
 RunOnGpus = Callable[
@@ -168,17 +170,9 @@ def _read_fields(
         "virtualizationMode", lambda: nvml.virtualization_mode(handle), 0, absent=unsupported
     )
     is_vgpu = virtualization == VirtualizationMode.VGPU
-    mig_mode = read("migMode", lambda: nvml.mig_mode(handle), None, absent=unsupported)
-    mig_capable = mig_mode is not None and not is_vgpu
-    mig_mode = mig_mode or MigMode(current=False, pending=False)
     capability = read("cudaComputeCapability", lambda: nvml.compute_capability(handle), None)
     architecture = read("architecture", lambda: nvml.architecture(handle), -1)
-    geometry = _known_geometry(earlier, identity, mig_mode, mig_capable=mig_capable) or _read_geometry(
-        nvml, handle, reader, capability, mig_capable=mig_capable
-    )
-    mig_devices, gpu_instances = (
-        read_mig(nvml, handle, reader, geometry.profiles) if mig_mode.current else ((), ())
-    )
+    mig = _read_mig_state(nvml, handle, reader, identity, earlier, capability, is_vgpu=is_vgpu)
     gpu = replace(
         identity,
         minor=read("minor", lambda: nvml.minor_number(handle), None),
@@ -187,25 +181,25 @@ def _read_fields(
         architecture=ARCHITECTURES.get(architecture, ""),
         compute_capability=f"{capability[0]}.{capability[1]}.0" if capability else UNKNOWN,
         memory_bytes=read("memory", lambda: nvml.memory_bytes(handle), 0),
-        engines=geometry.engines,
+        engines=mig.geometry.engines,
         addressing_mode=ADDRESSING_MODES.get(
             read("addressingMode", lambda: nvml.addressing_mode(handle), -1, absent=unsupported), ""
         ),
         pcie_root=read("pcieRoot", lambda: roots.pcie_root(identity.pci), None),
         numa_node=read("numaNode", lambda: roots.numa_node(identity.pci), None),
         fabric_clique=read("fabricClique", lambda: _fabric_clique(nvml, handle), None, absent=unsupported),
-        mig_capable=mig_capable,
-        mig_enabled=mig_mode.current,
-        mig_pending=mig_mode.pending,
+        mig_capable=mig.capable,
+        mig_enabled=mig.mode.current,
+        mig_pending=mig.mode.pending,
         is_vgpu=is_vgpu,
-        mig_devices=mig_devices,
-        profiles=geometry.profiles,
-        gpu_instances=gpu_instances,
-        resetless_mig=mig_capable and _resetless_mig(nvml, handle, reader, architecture),
+        mig_devices=mig.instances.mig_devices,
+        profiles=mig.geometry.profiles,
+        gpu_instances=mig.instances.gpu_instances,
+        resetless_mig=mig.capable and _resetless_mig(nvml, handle, reader, architecture),
     )
     usable = not gpu.mig_enabled or gpu.resetless_mig
     links = _read_links(nvml, handle, reader, gpu) if usable else None
-    return GpuReading(gpu, links, tuple(reader.failures))
+    return GpuReading(gpu, links, tuple(reader.failures), mig.settled)
 
 
 def _fabric_clique(nvml: Nvml, handle: DeviceHandle) -> str | None:
@@ -231,7 +225,7 @@ def _known_geometry(
     earlier: GpuReading | None, identity: Gpu, mode: MigMode, *, mig_capable: bool
 ) -> _Geometry | None:
     """The geometry as read before, if it was read without a failure for this card in this MIG mode."""
-    if earlier is None:
+    if earlier is None or not earlier.settled:
         return None
     gpu = earlier.gpu
     known = (gpu.uuid, gpu.mig_capable, gpu.mig_enabled)
@@ -261,6 +255,70 @@ def _read_geometry(
     if cores and per_multiprocessor:
         engines = replace(engines, multiprocessors=cores // per_multiprocessor)
     return _Geometry(engines, with_placements(nvml, handle, reader, profiles))
+
+
+_MOST_MIG_READINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _MigState:
+    """The MIG mode and what it decides. ``settled``: nothing changed while it was read."""
+
+    capable: bool
+    mode: MigMode
+    geometry: _Geometry
+    instances: MigInstances
+    settled: bool
+
+
+def _read_mig_state(
+    nvml: Nvml,
+    handle: DeviceHandle,
+    reader: FieldReader,
+    identity: Gpu,
+    earlier: GpuReading | None,
+    capability: tuple[int, int] | None,
+    *,
+    is_vgpu: bool,
+) -> _MigState:
+    """What NVML tells by many queries, of one moment: read again if somebody changed it meanwhile."""
+    for _ in range(_MOST_MIG_READINGS):
+        attempt = FieldReader(identity.uuid)
+        state = _read_mig_once(nvml, handle, attempt, identity, earlier, capability, is_vgpu=is_vgpu)
+        if state.settled:
+            break
+    reader.failures.extend(attempt.failures)
+    return state
+
+
+def _read_mig_once(
+    nvml: Nvml,
+    handle: DeviceHandle,
+    reader: FieldReader,
+    identity: Gpu,
+    earlier: GpuReading | None,
+    capability: tuple[int, int] | None,
+    *,
+    is_vgpu: bool,
+) -> _MigState:
+    def read_mode(empty: MigMode | None) -> MigMode | None:
+        return reader.read("migMode", lambda: nvml.mig_mode(handle), empty, absent=[Code.NOT_SUPPORTED])
+
+    before = read_mode(None)
+    capable = before is not None and not is_vgpu
+    mode = before or MigMode(current=False, pending=False)
+    geometry = _known_geometry(earlier, identity, mode, mig_capable=capable) or _read_geometry(
+        nvml, handle, reader, capability, mig_capable=capable
+    )
+    of_instances = FieldReader(identity.uuid)
+    instances = read_mig(nvml, handle, of_instances, geometry.profiles) if mode.current else MigInstances()
+    after = mode if before is None else read_mode(mode) or mode
+    settled = after == mode and instances.settled
+    if mode.current and not after.current:
+        # With the mode off there is none, whatever was met of them, or could not be read any more.
+        return _MigState(capable, after, geometry, MigInstances(), settled)
+    reader.failures.extend(of_instances.failures)
+    return _MigState(capable, mode, geometry, instances, settled)
 
 
 def _resetless_mig(nvml: Nvml, handle: DeviceHandle, reader: FieldReader, architecture: int) -> bool:

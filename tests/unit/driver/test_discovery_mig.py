@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 import pytest
@@ -18,7 +21,7 @@ from driver.resourceslices import published, slice_specs
 from nvmlsim.library import StateError
 from nvmlsim.models import boards, models
 from nvmlsim.node import SimulatedNode
-from tests.unit.driver.conftest import OpenNode
+from tests.unit.driver.conftest import OpenedNode, OpenNode
 from tests.unit.driver.slicevalidator import violations
 
 
@@ -146,6 +149,93 @@ def test_instances_that_cannot_be_listed_are_not_taken_for_none(open_node: OpenN
     assert inventory.gpus[0].gpu_instances is None
     assert len(inventory.gpus[0].mig_devices) == 1
     assert {failure.field for failure in inventory.unreadable_fields} == {"gpuInstances"}
+
+
+def _read_while(node: OpenedNode, symbol: str, change: Callable[[], object]) -> GpuReading:
+    """The reading of GPU 0 while ``change`` is made during its first call of ``symbol``."""
+    node.simulated.set_delay(symbol, 300, times=1, gpu=0)
+    before = node.simulated.calls().get(symbol, 0)
+    with ThreadPoolExecutor(1) as executor:
+        reading = executor.submit(read_gpu, node.nvml, node.roots, 0)
+        deadline = time.monotonic() + 10.0
+        while node.simulated.calls().get(symbol, 0) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        change()
+        found = reading.result(10.0)
+    assert isinstance(found, GpuReading)
+    return found
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "nvmlDeviceGetGpuInstanceProfileInfoV",
+        "nvmlDeviceGetGpuInstances",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlDeviceGetMaxMigDeviceCount",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetAttributes_v2",
+        "nvmlDeviceGetUUID",
+    ],
+)
+@pytest.mark.parametrize("ends_on", [False, True])
+def test_a_reading_while_mig_mode_changes_is_of_one_moment(
+    open_node: OpenNode, symbol: str, ends_on: bool
+) -> None:
+    node = open_node("hgx-h100", mig={0: ["1g.10gb", "2g.20gb"]})
+
+    def change() -> None:
+        for instance in node.simulated.gpus()[0].gpu_instances:
+            node.simulated.destroy_mig(0, instance.id)
+        node.simulated.set_mig_mode(0, False)
+        if ends_on:
+            node.simulated.set_mig_mode(0, True)
+
+    assert _read_while(node, symbol, change) == read_gpu(node.nvml, node.roots, 0)
+
+
+@pytest.mark.parametrize("symbol", ["nvmlDeviceGetGpuInstanceProfileInfoV", "nvmlDeviceGetNumGpuCores"])
+def test_a_reading_while_mig_mode_is_turned_on_is_of_one_moment(open_node: OpenNode, symbol: str) -> None:
+    node = open_node("hgx-h100")
+
+    def change() -> None:
+        node.simulated.set_mig_mode(0)
+        node.simulated.create_mig(0, "1g.10gb", 0)
+
+    found = _read_while(node, symbol, change)
+    assert found == read_gpu(node.nvml, node.roots, 0)
+    assert len(found.gpu.mig_devices) == 1
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "nvmlDeviceGetGpuInstances",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetAttributes_v2",
+    ],
+)
+def test_an_instance_that_goes_while_it_is_read_is_no_failure(open_node: OpenNode, symbol: str) -> None:
+    node = open_node("hgx-h100", mig={0: ["1g.10gb", "2g.20gb"]})
+    first = node.simulated.gpus()[0].gpu_instances[0]
+    found = _read_while(node, symbol, lambda: node.simulated.destroy_mig(0, first.id))
+    assert found == read_gpu(node.nvml, node.roots, 0)
+    assert (len(found.gpu.mig_devices), found.failures) == (1, ())
+
+
+def test_a_list_that_is_refused_as_with_the_mode_off_is_tried_again(open_node: OpenNode) -> None:
+    node = open_node("hgx-h100", mig={0: ["3g.40gb"]})
+    expected = read_gpu(node.nvml, node.roots, 0)
+    node.simulated.set_return("nvmlDeviceGetGpuInstances", 3, times=2, gpu=0)
+    assert read_gpu(node.nvml, node.roots, 0) == expected
+    node.simulated.set_return("nvmlDeviceGetGpuInstances", 3, gpu=0)
+    found = read_gpu(node.nvml, node.roots, 0)
+    assert isinstance(found, GpuReading)
+    assert (found.gpu.gpu_instances, found.settled) == (None, False)
+    assert [failure.field for failure in found.failures] == ["gpuInstances"]
 
 
 @pytest.mark.parametrize("field_answers", [True, False])
