@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 DRIVER_NAME = "gpu.nvidia.com"
+
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_LONGEST_UID = 128
 
 
 class ClaimError(Exception):
@@ -30,6 +34,20 @@ class ClaimReference:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name} (UID {self.uid})"
+
+    def check(self) -> None:
+        """Check that the UID can name the claim's CDI spec and devices, as every UID of Kubernetes can.
+
+        Raises:
+            ClaimError: it cannot.
+        """
+        if len(self.uid) > _LONGEST_UID or not _UID.fullmatch(self.uid):
+            raise ClaimError(
+                "BadUid",
+                f"claim {self.namespace}/{self.name}: its UID {self.uid[:_LONGEST_UID]!r} is none of "
+                f"Kubernetes: allowed are 1 to {_LONGEST_UID} letters, digits, '-', '_' and '.', a letter or "
+                "digit first and last; ask with metadata.uid of the ResourceClaim",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +109,10 @@ def read_claim(
     """Take what concerns ``driver`` out of a ``resource.k8s.io/v1`` ResourceClaim object.
 
     Raises:
-        ClaimError: the object is another claim (UID), is not allocated or reserved for nobody.
+        ClaimError: the object is another claim (UID), is not allocated or reserved for nobody; or the UID
+            is none, see :meth:`ClaimReference.check`.
     """
+    reference.check()
     found = claim.get("metadata", {}).get("uid")
     if found != reference.uid:
         raise ClaimError(

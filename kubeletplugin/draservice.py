@@ -90,6 +90,7 @@ class DraService:
         return record
 
     async def _unprepare(self, reference: ClaimReference, timeout: float) -> ClaimRecord | None:
+        reference.check()
         record = await self._engine.unprepare(reference, timeout)
         self._observer.unprepared(reference)
         return record

@@ -68,6 +68,15 @@ def plan(*results: dict[str, Any], configs: Any = ()) -> PreparePlan:
     return plan_prepare(claim(*results, configs=configs), DEVICES, "node-1")
 
 
+@pytest.mark.parametrize("uid", ["", "../x"])
+def test_a_claim_whose_uid_names_no_file_is_refused(uid: str) -> None:
+    reference = ClaimReference("team", "training", uid)
+    with pytest.raises(ClaimError, match="allowed are 1 to 128 letters") as raised:
+        read_claim(reference, stored(entry("gpu-0"), uid=uid))
+    assert raised.value.cause == "BadUid"
+    assert repr(uid) in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("change", "cause", "words"),
     [
