@@ -31,7 +31,7 @@ from kubeletplugin.nodeview import NodeView, node_view
 from kubeletplugin.nvmlsession import NvmlSession
 from kubeletplugin.owninstances import merged, own_instances
 from kubeletplugin.settings import Settings
-from kubeletplugin.store import ClaimRecord, StoreError
+from kubeletplugin.store import ClaimRecord, StoreError, StoreReplaced
 
 T = TypeVar("T")
 
@@ -202,6 +202,8 @@ class GpuHardware:
             node, readings = await self._read()
             # Whoever held an instance while it was read is in one of the two.
             after = await self._records()
+        except StoreReplaced:
+            raise
         except StoreError as error:
             log.warning("the hardware is not read, whose its MIG instances are is not known: %s", error)
             if not self.ready.is_set():
@@ -358,8 +360,11 @@ class GpuHardware:
         self.unavailable = ""
         known = (self._view.inventory, self._view.own_instances)
         if not self.ready.is_set() or (inventory, own) != known:
+            before = (self.ready.is_set(), _known_by(self._view))
             self._derive(inventory, own)
-            self._report(inventory)
+            # Each change of MIG for a claim is a new inventory, and the claim has log lines of its own.
+            news = before != (True, _known_by(self._view))
+            self._report(inventory, logging.INFO if news else logging.DEBUG)
             self.changed.set()
         self.ready.set()
 
@@ -374,11 +379,12 @@ class GpuHardware:
             if offers.get(pci) != offer:
                 log.info("GPU %s goes the way %s: %s", pci, offer.way, offer.reason)
 
-    def _report(self, inventory: Inventory) -> None:
+    def _report(self, inventory: Inventory, level: int) -> None:
         metrics = self._metrics
         metrics.unreadable_gpus.set(len(inventory.unreadable_gpus))
         metrics.waiting_for_driver.set(inventory.waiting_for_driver)
-        log.info(
+        log.log(
+            level,
             "found %d GPUs, %d devices to offer, driver %s",
             len(inventory.gpus),
             len(self._view.offered),
@@ -389,6 +395,13 @@ class GpuHardware:
                 self._unreadable_fields.add(problem)
                 metrics.unreadable_fields.labels(problem.field).inc()
                 log.warning("GPU %s: field %s cannot be read: %s", problem.gpu, problem.field, problem.reason)
+
+
+def _known_by(view: NodeView) -> object:
+    """What a person knows the node's GPUs by: which they are, and the way each goes."""
+    inventory = view.inventory
+    cards = {(gpu.pci, gpu.uuid) for gpu in inventory.gpus}
+    return cards, inventory.unreadable_gpus, inventory.driver_version, view.offers
 
 
 def _with_its_mode(reading: GpuReading | UnreadableGpu) -> GpuReading | UnreadableGpu:
