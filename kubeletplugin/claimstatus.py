@@ -1,6 +1,7 @@
 """``claim.status.devices``: which hardware a claim got, written after the kubelet has its answer.
 
-Best effort: the pod runs without it. A claim that ends before its turn is not written at all.
+The pod runs without it, but after a lost store it tells which MIG devices are ours: what can succeed later is
+tried until it does. A claim that ends before its turn is not written at all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, HeldDevice
 
 _DELAY_SECONDS = 0.25
-_TRIES = 3
+_LONGEST_PAUSE_SECONDS = 60.0
 MADE_FOR_CLAIM = "madeForClaim"
 """Key in a device's data: the MIG device was made for the claim and is destroyed with it."""
 
@@ -71,7 +72,7 @@ class StatusWriter:
             self._wake.clear()
             now = time.monotonic()
             for pending in [item for item in self._pending.values() if item.due <= now]:
-                if self._pending.pop(pending.record.claim.uid, None) is not None:
+                if self._pending.get(pending.record.claim.uid) is pending:
                     await self._write(pending)
             waits = [item.due - time.monotonic() for item in self._pending.values()]
             try:
@@ -82,37 +83,73 @@ class StatusWriter:
 
     async def _write(self, pending: _Pending) -> None:
         reference = pending.record.claim
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid},
-            "status": {"devices": pending.statuses},
-        }
+        problem: ApiError | ApiUnavailable
+        retry_after: float | None = None
         try:
-            await self._client.apply(
-                RESOURCE_CLAIMS,
-                reference.name,
-                body,
-                reference.namespace,
-                field_manager=DRIVER_NAME,
-                subresource="status",
-            )
+            await _apply(self._client, reference, pending.statuses)
         except ApiError as error:
             if error.not_found or error.conflict:
+                self._done(pending)
                 return
             self._metrics.status_errors.inc()
-            log.warning("status.devices of claim %s was not written: %s", reference, error)
-            self._events.warning(
-                claim_object(reference), "StatusNotWritten", f"status.devices was not written: {error}"
-            )
+            if not error.retriable:
+                self._done(pending)
+                log.warning("status.devices of claim %s was not written: %s", reference, error)
+                self._events.warning(
+                    claim_object(reference), "StatusNotWritten", f"status.devices was not written: {error}"
+                )
+                return
+            problem, retry_after = error, error.retry_after
         except ApiUnavailable as error:
             self._metrics.status_errors.inc()
-            pending.tries += 1
-            if pending.tries < _TRIES:
-                pending.due = time.monotonic() + 2.0**pending.tries
-                self._pending.setdefault(reference.uid, pending)
-            else:
-                log.warning("status.devices of claim %s was not written: %s", reference, error)
+            problem = error
+        else:
+            self._done(pending)
+            return
+        pending.tries += 1
+        pause = min(max(2.0**pending.tries, retry_after or 0.0), _LONGEST_PAUSE_SECONDS)
+        pending.due = time.monotonic() + pause
+        level = logging.WARNING if pending.tries == 1 else logging.DEBUG
+        log.log(
+            level, "status.devices of claim %s is not written yet, it is tried again: %s", reference, problem
+        )
+
+    def _done(self, pending: _Pending) -> None:
+        """Forget what was to be written, unless something else is to be written by now."""
+        if self._pending.get(pending.record.claim.uid) is pending:
+            del self._pending[pending.record.claim.uid]
+
+
+async def write_missing(client: AsyncKubeClient, record: ClaimRecord, claim: Object) -> bool:
+    """Write the devices that ``claim``, as the API server has it, does not tell; whether any were missing.
+
+    What is told of them is left, also that one of them is not ready.
+
+    Raises:
+        ApiError, ApiUnavailable: they were not written.
+    """
+    statuses = device_statuses(record)
+    if all(_is_told(claim, status) for status in statuses):
+        return False
+    await _apply(client, record.claim, statuses)
+    return True
+
+
+async def _apply(client: AsyncKubeClient, reference: ClaimReference, statuses: list[dict[str, Any]]) -> None:
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid},
+        "status": {"devices": statuses},
+    }
+    await client.apply(
+        RESOURCE_CLAIMS,
+        reference.name,
+        body,
+        reference.namespace,
+        field_manager=DRIVER_NAME,
+        subresource="status",
+    )
 
 
 def claim_object(reference: ClaimReference) -> ObjectReference:
@@ -190,6 +227,12 @@ def _device_status(held: HeldDevice, condition: dict[str, str]) -> dict[str, Any
 def _has(claim: Object, wanted: list[dict[str, Any]]) -> bool:
     stored = (claim.get("status") or {}).get("devices") or []
     return all(any(_alike(entry, status) for entry in stored) for status in wanted)
+
+
+def _is_told(claim: Object, wanted: dict[str, Any]) -> bool:
+    stored = (claim.get("status") or {}).get("devices") or []
+    keys = ("driver", "pool", "device", "shareID")
+    return any(all(entry.get(key) == wanted.get(key) for key in keys) for entry in stored)
 
 
 def _alike(stored: Object, wanted: dict[str, Any]) -> bool:

@@ -1,8 +1,9 @@
-"""Clean-up: claims that the kubelet has forgotten, CDI specs that no claim has, and those that are lost."""
+"""Clean-up: claims that the kubelet has forgotten, CDI specs that no claim has, and what is missing."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -12,10 +13,11 @@ from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS, Object
+from kubeletplugin.claimstatus import write_missing
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import failure
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice
+from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, StoreReplaced
 
 _UNPREPARE_SECONDS = 30.0
 _JITTER = 0.1
@@ -56,8 +58,16 @@ class Cleanup:
         self._vanished: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
-        """Clean up now and then, for ever. The period varies, so that nodes do not ask all at once."""
-        await self._engine.restored.wait()
+        """Clean up now and then, for ever. The period varies, so that nodes do not ask all at once.
+
+        Raises:
+            StoreReplaced: the store that this process has is not the node's any more.
+        """
+        while not self._engine.restored.is_set():
+            await self._try("the look at the store", self._engine.records())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_MEND_PERIOD_SECONDS):
+                    await self._engine.restored.wait()
         due = time.monotonic()
         while True:
             await self._try("the mending of CDI specs", self._mend())
@@ -68,9 +78,11 @@ class Cleanup:
                 due = time.monotonic() + (min(pause, self._grace) if self._gone_since else pause)
             await asyncio.sleep(max(0.0, min(_MEND_PERIOD_SECONDS, due - time.monotonic())))
 
-    async def _try(self, what: str, work: Awaitable[None]) -> None:
+    async def _try(self, what: str, work: Awaitable[object]) -> None:
         try:
             await work
+        except StoreReplaced:
+            raise
         except Exception as error:
             log.warning("%s stopped half way, the next one goes on: %s", what, failure(error))
 
@@ -99,12 +111,15 @@ class Cleanup:
         self._gone_since = {uid: since for uid, since in self._gone_since.items() if uid in records}
         for record in records.values():
             try:
-                reason = await self._why_gone(record)
+                claim = await self._found(record.claim)
             except (ApiError, ApiUnavailable) as error:
                 log.info("claim %s is kept, the API server did not tell: %s", record.claim, error)
                 continue
+            reason = self._why_gone(record, claim)
             if reason is None:
                 self._gone_since.pop(record.claim.uid, None)
+                if claim is not None and record.claim.name and record.state is ClaimState.PREPARED:
+                    await self._try(f"the status of claim {record.claim}", self._write_status(record, claim))
             elif self._is_due(record):
                 await self._try(f"unprepare of claim {record.claim}", self._unprepare(record, reason))
 
@@ -119,10 +134,14 @@ class Cleanup:
         self._gone_since.pop(record.claim.uid, None)
         self._metrics.claims_cleaned.inc()
 
-    async def _why_gone(self, record: ClaimRecord) -> str | None:
+    async def _write_status(self, record: ClaimRecord, claim: Object) -> None:
+        """Write ``status.devices`` where it is missing, as when a process ended right after its answer."""
+        if await write_missing(self._client, record, claim):
+            log.info("status.devices of claim %s was missing and is written", record.claim)
+
+    def _why_gone(self, record: ClaimRecord, claim: Object | None) -> str | None:
         """Why no pod can use the claim here any more; ``None`` if one can."""
         reference = record.claim
-        claim = await self._found(reference)
         if claim is None:
             return "the claim does not exist any more"
         uid = claim["metadata"]["uid"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _FILES_LANE = "files"
 _FILES_TIMEOUT_SECONDS = 10.0
 _MEND_SECONDS = 10.0
+MIG_MARK = "-mig-"
+"""Part of the name of each device that is a MIG device, and of no other."""
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +131,7 @@ class ClaimEngine:
         """Undo what prepare did; returns what was forgotten, ``None`` if the claim was not prepared here.
 
         Raises:
+            ClaimError: it has MIG devices, and whether to destroy them is not known yet.
             LockTimeout: another claim's work on the same GPU takes too long.
             MigOperationError, NvmlError, NvmlUnavailable: a partition cannot be destroyed now.
             SpecFolderError, StoreError: repeating is safe.
@@ -138,6 +142,7 @@ class ClaimEngine:
             await self._store.run(lambda store: store.remember_unprepared(uid))
         async with self._gate(uid):
             record = await self._store.run(lambda store: store.claims().get(uid))
+            await self._check_told(reference, record)
             gpus = () if record is None else record.gpus
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
                 if record is not None:
@@ -152,7 +157,13 @@ class ClaimEngine:
         return await self._store.run(lambda store: dict(store.claims()))
 
     async def sweep(self) -> list[str]:
-        """Remove CDI specs of ours that no claim in the store has; returns the file names."""
+        """Remove CDI specs of ours that no claim in the store has; returns the file names.
+
+        Only when the store is known to have all that is prepared, see :attr:`restored`: nothing else tells a
+        spec that a container uses from one that is left over.
+        """
+        if not self.restored.is_set():
+            return []
         found = await self._files("list the CDI folder", self._specs.claim_uids)
         known = set(await self.records())
         return await self._files("sweep the CDI folder", lambda: self._specs.sweep(known, among=found))
@@ -235,6 +246,20 @@ class ClaimEngine:
                 f"claim {reference}: what is prepared on this node is not known yet: "
                 f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
             )
+
+    async def _check_told(self, reference: ClaimReference, record: ClaimRecord | None) -> None:
+        """Refuse to forget MIG devices as long as it is not known whether they were made for the claim."""
+        if self.restored.is_set() or (record is not None and record.claim.name):
+            return
+        uid = reference.uid
+        spec = await self._files(f"read the CDI spec of {uid}", lambda: self._specs.read(uid))
+        with contextlib.suppress(ValueError):
+            if any(MIG_MARK in name for name in spec_devices(uid, spec)):
+                raise ClaimError(
+                    "NotReady",
+                    f"claim {reference}: whether its MIG devices are to be destroyed is not known yet: "
+                    f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
+                )
 
     async def _let_go(self, before: ClaimRecord, plan: PreparePlan) -> None:
         """Undo what the claim had when it was allocated otherwise, before the record of it is replaced."""
@@ -371,6 +396,19 @@ class ClaimEngine:
 
     def _timed(self, step: str) -> contextlib.AbstractContextManager[object]:
         return self._metrics.step_seconds.labels(step).time()
+
+
+def spec_devices(claim_uid: str, spec: bytes | None) -> list[str]:
+    """The devices that a claim's CDI spec has, by the names that they have in ResourceSlices.
+
+    Raises:
+        ValueError: it is none that a runtime could read.
+    """
+    try:
+        devices = json.loads(spec or b"{}")["devices"]
+        return [str(entry["name"]).removeprefix(f"{claim_uid}-") for entry in devices]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"it has no list of devices: {error!r}") from error
 
 
 def _seen(device: Device) -> MigDevice | None:

@@ -1,27 +1,27 @@
-"""Rebuilding a store that was lost or cannot be read, from CDI specs, the API server and the hardware."""
+"""Rebuilding what a lost, damaged or older store lacks, from CDI specs, API server and hardware."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
-from driver.claim import AllocatedClaim, ClaimError, ClaimReference, read_claim
+from driver.claim import DRIVER_NAME, AllocatedClaim, ClaimError, ClaimReference, read_claim
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
 from driver.resourceslices import published
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
-from kube.resources import RESOURCE_CLAIMS
+from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.claimstatus import made_for_claim
+from kubeletplugin.engine import MIG_MARK, spec_devices
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.store import (
     STORE_NAME,
@@ -36,9 +36,14 @@ from kubeletplugin.store import (
 from kubeletplugin.storethread import StoreThread
 
 _API_SECONDS = 10.0
+_API_SECONDS_WHEN_NEEDED = 60.0
 _NAME = re.compile(r"gpu-([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-.*)?")
 
 log = logging.getLogger(__name__)
+
+
+class ClaimsUnknown(StoreError):
+    """What is prepared here cannot be told before the API server has answered; asking again is all to do."""
 
 
 def open_store(data_path: Path) -> tuple[Store, Path | None]:
@@ -69,36 +74,57 @@ async def rebuild(
     client: AsyncKubeClient | None,
     boot_id: str,
 ) -> int:
-    """Put a record for each CDI spec of ours into a store that is new; returns how many.
+    """Put a record for each CDI spec of ours into a store that has none for it; returns how many.
 
-    A spec means that a pod may be using its devices. Names and requests come from the API server if it
-    answers; without it the records have only the UID, which is enough to unprepare. A store that was made
-    new is complete only after this, however often the process is killed meanwhile.
+    A spec means that a pod may be using its devices, also where the store is not new but an older copy. Names
+    and requests come from the API server if it answers; without it the records have only the UID, which is
+    enough to hold whole GPUs and to unprepare, and get the rest at a later start. A store that was made new
+    is complete only after this, however often the process is killed meanwhile, and only with a ``client``.
+
+    Raises:
+        ClaimsUnknown: MIG devices are among them, and the API server does not tell whose they are.
+        SpecFolderError: the CDI folder cannot be read.
+        StoreError: the store cannot be used.
     """
-    if await store.run(lambda target: target.is_complete()):
-        return 0
     names = _device_names(specs)
+    untold, is_complete = await store.run(lambda target: (_untold(target, names), target.is_complete()))
+    if is_complete and not untold:
+        return 0
     records: list[ClaimRecord] = []
-    if names:
+    if untold:
         await hardware.ready.wait()
-        claims = await _claims_of(client, set(names))
+        with_mig = any(MIG_MARK in name for uid in untold for name in names[uid])
+        claims = await _claims_of(client, set(untold), insist=with_mig)
+        gone = {uid for uid in untold if is_complete and claims is not None and uid not in claims}
         devices = await hardware.devices(timeout=1.0)
         records = [
-            _record(uid, held, claims.get(uid), devices, hardware, boot_id) for uid, held in names.items()
+            _record(uid, names[uid], (claims or {}).get(uid), devices, hardware, boot_id)
+            for uid in untold
+            if uid not in gone
         ]
+
+    still = specs.claim_uids()
 
     def put(target: Store) -> int:
-        target.set_complete()
-        missing = [
-            record
-            for record in records
-            if record.claim.uid not in target.claims() and target.unprepared_at(record.claim.uid) is None
-        ]
-        for record in missing:
-            target.put(record)
-        return len(missing)
+        if client is not None:
+            target.set_complete()
+        wanted = {record.claim.uid: record for record in records if record.claim.uid in still}
+        before = len(target.claims())
+        for uid in _untold(target, wanted):
+            target.put(wanted[uid])
+        return len(target.claims()) - before
 
     return await store.run(put)
+
+
+def _untold(target: Store, uids: Iterable[str]) -> list[str]:
+    """Those claims of which the store has no record, or one without what the API server would tell."""
+    return [
+        uid
+        for uid in uids
+        if target.unprepared_at(uid) is None
+        and ((record := target.claims().get(uid)) is None or not record.claim.name)
+    ]
 
 
 def _device_names(specs: SpecFolder) -> dict[str, list[str]]:
@@ -106,40 +132,60 @@ def _device_names(specs: SpecFolder) -> dict[str, list[str]]:
     names = {}
     for uid in specs.claim_uids():
         try:
-            devices = json.loads(specs.read(uid) or b"{}")["devices"]
-            names[uid] = [str(entry["name"]).removeprefix(f"{uid}-") for entry in devices]
-        except (ValueError, LookupError, TypeError) as error:
-            log.warning("the CDI spec of claim UID %s is no use for the rebuild: %r", uid, error)
+            names[uid] = spec_devices(uid, specs.read(uid))
+        except ValueError as error:
+            log.warning("the CDI spec of claim UID %s is no use for the rebuild: %s", uid, error)
     return names
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the API server tells of a claim; ``made`` are UUIDs of MIG devices that are ours to destroy."""
+    """What the API server tells of a claim; ``made`` are UUIDs of MIG devices that are ours to destroy.
 
-    claim: AllocatedClaim
+    ``claim`` is ``None`` where it is there with devices of ours but cannot be read.
+    """
+
+    claim: AllocatedClaim | None
     made: frozenset[str]
 
 
-async def _claims_of(client: AsyncKubeClient | None, uids: set[str]) -> dict[str, _Known]:
+async def _claims_of(
+    client: AsyncKubeClient | None, uids: set[str], *, insist: bool
+) -> dict[str, _Known] | None:
+    """Those of the claims that are allocated devices of ours; ``None`` if the API server does not tell."""
     if client is None:
-        return {}
+        return None
     try:
-        async with asyncio.timeout(_API_SECONDS):
+        async with asyncio.timeout(_API_SECONDS_WHEN_NEEDED if insist else _API_SECONDS):
             items, _ = await client.list(RESOURCE_CLAIMS)
     except (ApiError, ApiUnavailable, TimeoutError) as error:
-        log.warning("the store is rebuilt without the API server's help: %s", error)
-        return {}
+        why = str(error) or "no answer in time"
+        if insist:
+            raise ClaimsUnknown(
+                f"CDI specs name MIG devices of {len(uids)} claims that have no record, and only the API "
+                f"server can tell which were made for a claim; it does not answer: {why}; the list of "
+                "ResourceClaims is asked for until it does"
+            ) from error
+        log.warning("claims that have CDI specs are taken up without the API server's help: %s", why)
+        return None
     claims = {}
     for item in items:
         metadata = item["metadata"]
-        if metadata["uid"] in uids:
+        if metadata["uid"] in uids and _has_ours(item):
             reference = ClaimReference(metadata["namespace"], metadata["name"], metadata["uid"])
+            claim = None
             try:
-                claims[reference.uid] = _Known(read_claim(reference, item), made_for_claim(item))
+                claim = read_claim(reference, item)
             except ClaimError as error:
                 log.warning("claim %s has a CDI spec here: %s", reference, error)
+            claims[reference.uid] = _Known(claim, made_for_claim(item))
     return claims
+
+
+def _has_ours(claim: Object) -> bool:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or []
+    return any(result.get("driver") == DRIVER_NAME for result in results)
 
 
 def _record(
@@ -150,7 +196,7 @@ def _record(
     hardware: GpuHardware,
     boot_id: str,
 ) -> ClaimRecord:
-    reference = known.claim.reference if known else ClaimReference("", "", uid)
+    reference = known.claim.reference if known and known.claim else ClaimReference("", "", uid)
     held = tuple(_held(uid, name, known, devices.get(name), hardware) for name in names)
     return ClaimRecord(reference, ClaimState.PREPARED, boot_id, time.time(), held)
 
@@ -158,7 +204,7 @@ def _record(
 def _held(
     uid: str, name: str, known: _Known | None, device: Device | None, hardware: GpuHardware
 ) -> HeldDevice:
-    results = [result for result in known.claim.results if result.device == name] if known else []
+    results = [one for one in known.claim.results if one.device == name] if known and known.claim else []
     values: dict[str, Any] = {
         "requests": tuple(dict.fromkeys(result.base_request for result in results)),
         "pool": results[0].pool if results else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kubeletplugin import cleanup as cleanup_module
 from kubeletplugin.cleanup import Cleanup
 from kubeletplugin.gpulocks import LockTimeout
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.store import ClaimRecord, ClaimState
+from kubeletplugin.store import ClaimRecord, ClaimState, StoreReplaced
 from tests.unit.kubeletplugin.records import record
 
 POOL = "node-1"
@@ -32,6 +33,8 @@ class Api:
     def __init__(self) -> None:
         self.claims: dict[str, Any] = {}
         self.error: Exception | None = None
+        self.refuses_writes: Exception | None = None
+        self.written: list[str] = []
 
     async def get(self, resource: object, name: str, namespace: str) -> Any:
         if self.error is not None:
@@ -39,6 +42,13 @@ class Api:
         if name not in self.claims:
             raise ApiError(404, "NotFound", f"no {name}")
         return self.claims[name]
+
+    async def apply(self, resource: object, name: str, body: Any, namespace: str, **more: str) -> Any:
+        assert more == {"field_manager": "gpu.nvidia.com", "subresource": "status"}
+        if self.refuses_writes is not None:
+            raise self.refuses_writes
+        self.written.append(name)
+        self.claims[name]["status"]["devices"] = body["status"]["devices"]
 
     async def list(self, resource: object) -> Any:
         if self.error is not None:
@@ -53,9 +63,19 @@ class Engine:
         self.held = {item.claim.uid: item for item in records}
         self.unprepared: list[str] = []
         self.broken = False
+        self.store_error: Exception | None = None
+        self.restored = asyncio.Event()
 
     async def records(self) -> dict[str, ClaimRecord]:
+        if self.store_error is not None:
+            raise self.store_error
         return dict(self.held)
+
+    async def mend(self) -> list[ClaimReference]:
+        return [one.claim for one in (await self.records()).values()]
+
+    async def vanished(self) -> list[Any]:
+        return []
 
     async def sweep(self) -> list[str]:
         if self.broken:
@@ -183,3 +203,33 @@ async def test_b063_a_claim_rebuilt_without_its_name_is_looked_for_by_its_uid(cl
     clock.now += 121
     await rounds.once()
     assert engine.unprepared == ["b"]
+
+
+async def test_a_status_that_was_not_written_before_the_process_ended_is_written(clock: Clock) -> None:
+    engine = Engine(
+        record(uid="a"), record(uid="b", name="half", state=ClaimState.PREPARING), record(uid="c", name="")
+    )
+    api = Api()
+    api.claims = {"claim": api_claim("a"), "half": api_claim("b", "half"), "other": api_claim("c", "other")}
+    api.refuses_writes = ApiError(503, "ServiceUnavailable", "busy")
+    rounds = cleanup(engine, api)
+    await rounds.once()
+    assert api.written == []
+    api.refuses_writes = None
+    await rounds.once()
+    assert api.written == ["claim"]
+    # What says that a device is not ready any more stays.
+    api.claims["claim"]["status"]["devices"][0]["conditions"][0]["status"] = "False"
+    await rounds.once()
+    assert api.written == ["claim"]
+    assert engine.unprepared == []
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_a_store_that_was_replaced_ends_the_process(restored: bool) -> None:
+    engine = Engine()
+    engine.store_error = StoreReplaced("state.db was deleted")
+    if restored:
+        engine.restored.set()
+    with pytest.raises(StoreReplaced, match=r"state\.db was deleted"):
+        await asyncio.wait_for(cleanup(engine, Api()).run(), 5)

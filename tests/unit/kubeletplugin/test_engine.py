@@ -342,6 +342,27 @@ async def test_nothing_is_prepared_before_the_store_is_known(node: Fixture) -> N
     assert await node.engine.unprepare(claim("a").reference, 5) is None
 
 
+async def test_b063_mig_devices_are_not_forgotten_while_nobody_tells_whose_they_are(node: Fixture) -> None:
+    part = f"{FIRST}-mig-1g10gb-0"
+    for uid, name in (("whole", FIRST), ("part", part)):
+        edits = {name: ContainerEdits(device_nodes=(DeviceNode("/dev/nvidia0"),))}
+        node.specs.write(uid, to_json(claim_spec(uid, edits, ContainerEdits())))
+    node.specs.write("broken", b"{")
+    node.engine.restored.clear()
+    node.engine.obstacle = "the API server does not answer"
+    with pytest.raises(ClaimError, match="not known yet: the API server does not answer") as error:
+        await node.engine.unprepare(claim("part").reference, 5)
+    assert error.value.cause == "NotReady"
+    assert await node.engine.sweep() == []
+    for uid in ("whole", "broken"):
+        assert await node.engine.unprepare(claim(uid).reference, 5) is None
+    assert node.specs.claim_uids() == {"part"}
+    named = record(held(part), uid="part")
+    await node.store.run(lambda store: store.put(named))
+    assert await node.engine.unprepare(claim("part").reference, 5) == named
+    assert node.specs.claim_uids() == set()
+
+
 async def test_b053_a_prepare_that_is_cancelled_in_mid_step_is_undone(
     node: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
