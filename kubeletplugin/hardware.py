@@ -29,13 +29,14 @@ from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nodeview import NodeView, node_view
 from kubeletplugin.nvmlsession import NvmlSession
-from kubeletplugin.owninstances import merged, own_instances
+from kubeletplugin.owninstances import merged, own_instances, strangers
 from kubeletplugin.settings import Settings
 from kubeletplugin.store import ClaimRecord, StoreError, StoreReplaced
 
 T = TypeVar("T")
 
 _SLOWEST_READING_SECONDS = 3600.0
+_MOST_READINGS = 3
 _FIRST_RETRY_SECONDS = 1.0
 _FIRST_REOPEN_SECONDS = 300.0
 _LONGEST_REOPEN_SECONDS = 3600.0
@@ -198,10 +199,7 @@ class GpuHardware:
         """Read everything once; false if the driver does not answer (``unavailable`` says why)."""
         started = time.monotonic()
         try:
-            before = await self._records()
-            node, readings = await self._read()
-            # Whoever held an instance while it was read is in one of the two.
-            after = await self._records()
+            node, readings, own = await self._read_with_owners()
         except StoreReplaced:
             raise
         except StoreError as error:
@@ -225,13 +223,34 @@ class GpuHardware:
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
         if self._settings.mig is not MigPolicy.DYNAMIC:
             readings = [_with_its_mode(reading) for reading in readings]
-        gpus = [reading.gpu for reading in readings if isinstance(reading, GpuReading)]
-        own = merged(*(own_instances(records, gpus, self._boot_id) for records in (before, after)))
+        gpus = _gpus(readings)
         whole = [gpu.pci for gpu in gpus if self._offer(gpu, own).way.offers_whole_gpu]
         inventory = assemble(node, readings, whole)
         self._accept(inventory, own)
         self._conditions.stand(of_inventory(inventory, self._view.without_devices))
         return True
+
+    async def _read_with_owners(
+        self,
+    ) -> tuple[NodeReading, list[GpuReading | UnreadableGpu], OwnInstances]:
+        """The hardware, and which instances on it are ours.
+
+        Whoever held an instance while it was read is in the store before or after; but a claim that came and
+        went in between is in neither, so an instance of nobody is believed when it is there a second time.
+        """
+        known = strangers(self._view.inventory.gpus, self._view.own_instances)
+        for _ in range(_MOST_READINGS):
+            before = await self._records()
+            node, readings = await self._read()
+            after = await self._records()
+            gpus = _gpus(readings)
+            own = merged(*(own_instances(records, gpus, self._boot_id) for records in (before, after)))
+            seen = strangers(gpus, own)
+            # Before the first reading no claim is prepared.
+            if seen <= known or not self.ready.is_set():
+                break
+            known = seen
+        return node, readings, own
 
     def _node_has_no_gpu(self) -> bool:
         return not self._roots.nvidia_display_functions()
@@ -395,6 +414,10 @@ class GpuHardware:
                 self._unreadable_fields.add(problem)
                 metrics.unreadable_fields.labels(problem.field).inc()
                 log.warning("GPU %s: field %s cannot be read: %s", problem.gpu, problem.field, problem.reason)
+
+
+def _gpus(readings: Collection[GpuReading | UnreadableGpu]) -> list[Gpu]:
+    return [reading.gpu for reading in readings if isinstance(reading, GpuReading)]
 
 
 def _known_by(view: NodeView) -> object:

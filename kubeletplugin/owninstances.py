@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from driver.devices import OwnInstances
 from driver.inventory import Gpu, GpuInstance, PciAddress
+from driver.migoffer import foreign_instances
 from kubeletplugin.store import ClaimRecord, HeldDevice
 
 
@@ -29,6 +30,19 @@ def own_instances(records: Iterable[ClaimRecord], gpus: Iterable[Gpu], boot_id: 
         and is_held(held, instance.id, _uuids_in(gpu, instance))
     ]
     return merged(*found)
+
+
+Stranger = tuple[PciAddress, GpuInstance, tuple[str, ...]]
+"""An instance on a GPU, with the UUIDs of the MIG devices in it."""
+
+
+def strangers(gpus: Iterable[Gpu], own: OwnInstances) -> frozenset[Stranger]:
+    """The GPU instances that no claim of this node holds."""
+    return frozenset(
+        (gpu.pci, instance, tuple(sorted(_uuids_in(gpu, instance))))
+        for gpu in gpus
+        for instance in foreign_instances(gpu, own.get(gpu.pci, frozenset()))
+    )
 
 
 def may_be_of_boot(record: ClaimRecord, boot_id: str) -> bool:
