@@ -493,7 +493,9 @@ def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
         elif known is not None:
             # Until the hardware is read anew, what a rebuilt record says is ours looks like anybody's.
             made = known.profile_id is not None and known.uuid == held.uuid
-            held = replace(held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else None)
+            held = replace(
+                held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else held.profile_id
+            )
         devices.append(held)
     return replace(wanted, devices=tuple(devices))
 
