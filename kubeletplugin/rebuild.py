@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from kubeletplugin.storethread import StoreThread
 
 _API_SECONDS = 10.0
 _API_SECONDS_WHEN_NEEDED = 60.0
+_API_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
 _NAME = re.compile(r"gpu-([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-.*)?")
 
 log = logging.getLogger(__name__)
@@ -156,8 +158,7 @@ async def _claims_of(
     if client is None:
         return None
     try:
-        async with asyncio.timeout(_API_SECONDS_WHEN_NEEDED if insist else _API_SECONDS):
-            items, _ = await client.list(RESOURCE_CLAIMS)
+        items = await _list_claims(client, insist=insist)
     except (ApiError, ApiUnavailable, TimeoutError) as error:
         why = str(error) or "no answer in time"
         if insist:
@@ -180,6 +181,17 @@ async def _claims_of(
                 log.warning("claim %s has a CDI spec here: %s", reference, error)
             claims[reference.uid] = _Known(claim, made_for_claim(item))
     return claims
+
+
+async def _list_claims(client: AsyncKubeClient, *, insist: bool) -> Sequence[Object]:
+    """All ResourceClaims; with ``insist`` asked for several times before it is given up."""
+    for pause in _API_PAUSES_SECONDS if insist else ():
+        with contextlib.suppress(ApiError, ApiUnavailable, TimeoutError):
+            async with asyncio.timeout(_API_SECONDS_WHEN_NEEDED):
+                return (await client.list(RESOURCE_CLAIMS))[0]
+        await asyncio.sleep(pause)
+    async with asyncio.timeout(_API_SECONDS):
+        return (await client.list(RESOURCE_CLAIMS))[0]
 
 
 def _has_ours(claim: Object) -> bool:

@@ -15,6 +15,7 @@ from cdi.specfolder import SpecFolder
 from driver.devices import Device, known_devices
 from driver.inventory import PciAddress, Placement
 from kube.errors import ApiError, ApiUnavailable
+from kubeletplugin import rebuild as rebuild_module
 from kubeletplugin.rebuild import ClaimsUnknown, open_store, rebuild
 from kubeletplugin.store import ClaimState, StoreError
 from kubeletplugin.storethread import StoreThread
@@ -87,6 +88,11 @@ class Fixture:
 
     async def records(self) -> dict[str, Any]:
         return await self.store.run(lambda store: dict(store.claims()))
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild_module, "_API_PAUSES_SECONDS", (0.0, 0.0))
 
 
 @pytest.fixture
