@@ -302,3 +302,40 @@ def test_b069_claims_without_a_boot_id_are_verified_before_they_are_trusted(node
     node.wait_published(8)
     wait_until(lambda: node.kubelet.prepare_one(claim) == first, "the same answer as before", 10)
     assert node.cdi_files() == [f"gpudra.io-claim_{claim.uid}.json"]
+
+
+def test_b063_an_older_copy_of_the_store_does_not_give_a_gpu_in_use_away(node: PluginNode) -> None:
+    name = names(node)[0]
+    assert node.stop() == 0
+    older = whole_store(node)
+    node.start()
+    claim = create_claim(node.api, [result(name, node.name)])
+    first = node.kubelet.prepare_one(claim)
+    assert node.stop() == 0
+    damage(node, older)
+    node.start()
+    wait_until(lambda: node.claims_in_store() == {claim.uid: "prepared"}, "the claim to be back", 10)
+    other = node.kubelet.prepare_one(create_claim(node.api, [result(name, node.name)]))
+    assert f"in use by claim default/{claim.name}" in other.error
+    assert node.cdi_files() == [f"gpudra.io-claim_{claim.uid}.json"]
+    assert node.kubelet.prepare_one(claim) == first
+    assert node.kubelet.unprepare_one(claim).error == ""
+
+
+def test_a_store_deleted_under_the_running_plugin_ends_it_before_a_gpu_is_given_twice(
+    node: PluginNode,
+) -> None:
+    name = names(node)[0]
+    claim = create_claim(node.api, [result(name, node.name)])
+    first = node.kubelet.prepare_one(claim)
+    for path in node.data_path.glob("state.db*"):
+        path.unlink()
+    other = create_claim(node.api, [result(name, node.name)])
+    assert "state.db was deleted while this process had it open" in node.kubelet.prepare_one(other).error
+    assert node.process is not None
+    assert node.process.wait(30) == 1
+    assert "state.db was deleted while this process had it open" in node.log()
+    node.start()
+    wait_until(lambda: node.claims_in_store() == {claim.uid: "prepared"}, "the claim to be rebuilt", 10)
+    assert f"in use by claim default/{claim.name}" in node.kubelet.prepare_one(other).error
+    assert node.kubelet.prepare_one(claim) == first
