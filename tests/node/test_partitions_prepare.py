@@ -109,6 +109,7 @@ def test_b026_b078_a_partition_is_made_told_of_and_gone(node: PluginNode) -> Non
         "pciBusID": one.pci_bus_id,
         "gpuInstanceID": instance.id,
         "computeInstanceID": compute_instance.id,
+        "madeForClaim": True,
     }
     assert status["conditions"][0]["status"] == "True"
     assert node.published() == published
