@@ -216,8 +216,8 @@ async def test_b030_partitions_go_in_the_write_that_loses_their_counters(tmp_pat
             if any(is_partition(device) for device in item["spec"].get("devices", []))
         ]
         generations = [item["spec"]["pool"]["generation"] for item in seen]
-        # Seen in the answer to the first of them, so no generation that had any was ever complete.
-        assert len(with_partitions) == 1
+        # The next dry run promises them again, so there may be several; no generation of them was complete.
+        assert with_partitions
         for pool in with_partitions:
             assert generations.count(pool["generation"]) < pool["resourceSliceCount"]
         assert [reason for reason, _ in node.reports.events] == ["PartitionsWithheld"]
