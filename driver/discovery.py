@@ -104,12 +104,21 @@ def read_node(nvml: Nvml, roots: HostRoots) -> NodeReading:
 
 
 def read_gpu(
-    nvml: Nvml, roots: HostRoots, index: int, earlier: GpuReading | None = None
+    nvml: Nvml,
+    roots: HostRoots,
+    index: int,
+    earlier: GpuReading | None = None,
+    *,
+    dynamic_mig: bool = False,
 ) -> GpuReading | UnreadableGpu:
     """Read the GPU with this NVML index. Never raises for anything that NVML or sysfs answers.
 
     What the driver fixes for a GPU and its MIG mode (engines, profiles, placements) is taken over from an
     ``earlier`` reading, which must be of the same driver.
+
+    With ``dynamic_mig`` a MIG mode that changes without a reset comes and goes with claims, so the NVLinks of
+    the whole GPU are told as they are with the mode off: else a claim for GPUs that reach each other would
+    never get a GPU that waits in MIG mode for whoever is next.
     """
     known_as = f"index {index}"
     try:
@@ -119,7 +128,8 @@ def read_gpu(
             return UnreadableGpu(known_as, "nvmlDeviceGetUUID: the UUID is empty")
         known_as = uuid
         pci = PciAddress.parse(nvml.pci_bus_id(handle))
-        return _read_fields(nvml, roots, handle, Gpu(uuid=uuid, pci=pci, index=index), earlier)
+        identity = Gpu(uuid=uuid, pci=pci, index=index)
+        return _read_fields(nvml, roots, handle, identity, earlier, dynamic_mig=dynamic_mig)
     except (NvmlError, ValueError) as error:
         return UnreadableGpu(known_as, str(error))
 
@@ -143,7 +153,13 @@ def assemble(node: NodeReading, readings: Sequence[GpuReading | UnreadableGpu]) 
 
 
 def _read_fields(
-    nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: Gpu, earlier: GpuReading | None
+    nvml: Nvml,
+    roots: HostRoots,
+    handle: DeviceHandle,
+    identity: Gpu,
+    earlier: GpuReading | None,
+    *,
+    dynamic_mig: bool,
 ) -> GpuReading:
     reader = FieldReader(identity.uuid)
     read = reader.read
@@ -187,7 +203,11 @@ def _read_fields(
         gpu_instances=gpu_instances,
         resetless_mig=mig_capable and _resetless_mig(nvml, handle, reader, architecture),
     )
-    links = None if gpu.mig_enabled else _read_links(nvml, handle, reader, gpu)
+    links = None
+    if not gpu.mig_enabled or (dynamic_mig and gpu.resetless_mig):
+        links = _read_links(nvml, handle, reader, gpu)
+        if gpu.mig_enabled and earlier is not None and earlier.gpu.uuid == gpu.uuid:
+            links = links if links is not None and links.links else earlier.links
     return GpuReading(gpu, links, tuple(reader.failures))
 
 

@@ -167,12 +167,12 @@ class GpuHardware:
     def driver_is_gone(self) -> bool:
         return self._session.current is None and "DRIVER_NOT_LOADED" in self.unavailable
 
-    async def verify(self, device: Device) -> None:
+    async def verify(self, device: Device) -> bool:
         if self._settings.mig is not MigPolicy.DYNAMIC:
             # Whose mode it is, is not for us to change.
             device = replace(device, gpu=replace(device.gpu, resetless_mig=False))
         try:
-            await self.on_gpu(
+            return await self.on_gpu(
                 device.gpu.pci,
                 f"check of {device.name}",
                 lambda nvml: verify(nvml, device),
@@ -305,7 +305,13 @@ class GpuHardware:
             return await self._lanes.run(
                 _reading_lane(index),
                 f"reading of GPU index {index}",
-                lambda: read_gpu(nvml, self._roots, index, earlier),
+                lambda: read_gpu(
+                    nvml,
+                    self._roots,
+                    index,
+                    earlier,
+                    dynamic_mig=self._settings.mig is MigPolicy.DYNAMIC,
+                ),
                 _SLOWEST_READING_SECONDS,
             )
         except LaneTimeout as error:
