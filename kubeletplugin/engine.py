@@ -317,9 +317,8 @@ class ClaimEngine:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        in_mig_mode = {
-            device.name for device, result in zip(checked, results, strict=False) if result is True
-        }
+        modes = zip(checked, results[: len(checked)], strict=True)
+        in_mig_mode = {device.name for device, is_on in modes if is_on}
         return in_mig_mode, next((result for result in results if isinstance(result, bytes)), None)
 
     async def _make_spec(self, reference: ClaimReference, devices: Sequence[ContainerDevice]) -> bytes:
