@@ -109,12 +109,18 @@ def read_node(nvml: Nvml, roots: HostRoots) -> NodeReading:
 
 
 def read_gpu(
-    nvml: Nvml, roots: HostRoots, index: int, earlier: GpuReading | None = None
+    nvml: Nvml,
+    roots: HostRoots,
+    index: int,
+    earlier: GpuReading | None = None,
 ) -> GpuReading | UnreadableGpu:
     """Read the GPU with this NVML index. Never raises for anything that NVML or sysfs answers.
 
     What the driver fixes for a GPU and its MIG mode (engines, profiles, placements) is taken over from an
     ``earlier`` reading, which must be of the same driver.
+
+    A MIG mode that changes without a reset comes and goes with claims, so the NVLinks of such a GPU are told
+    as they were with the mode off where the driver shows none with it on.
     """
     known_as = f"index {index}"
     try:
@@ -124,7 +130,8 @@ def read_gpu(
             return UnreadableGpu(known_as, "nvmlDeviceGetUUID: the UUID is empty")
         known_as = uuid
         pci = PciAddress.parse(nvml.pci_bus_id(handle))
-        return _read_fields(nvml, roots, handle, Gpu(uuid=uuid, pci=pci, index=index), earlier)
+        identity = Gpu(uuid=uuid, pci=pci, index=index)
+        return _read_fields(nvml, roots, handle, identity, earlier)
     except (NvmlError, ValueError) as error:
         return UnreadableGpu(known_as, str(error))
 
@@ -161,7 +168,11 @@ def assemble(
 
 
 def _read_fields(
-    nvml: Nvml, roots: HostRoots, handle: DeviceHandle, identity: Gpu, earlier: GpuReading | None
+    nvml: Nvml,
+    roots: HostRoots,
+    handle: DeviceHandle,
+    identity: Gpu,
+    earlier: GpuReading | None,
 ) -> GpuReading:
     reader = FieldReader(identity.uuid)
     read = reader.read
@@ -199,6 +210,8 @@ def _read_fields(
     )
     usable = not gpu.mig_enabled or gpu.resetless_mig
     links = _read_links(nvml, handle, reader, gpu) if usable else None
+    if gpu.mig_enabled and links is not None and not links.links and earlier is not None:
+        links = earlier.links if earlier.gpu.uuid == gpu.uuid else links
     return GpuReading(gpu, links, tuple(reader.failures), mig.settled)
 
 

@@ -25,8 +25,10 @@ class DeviceChanged(DevicePresenceError):
         super().__init__(device, f"it had UUID {old_uuid}, and now {new_uuid} is in its place")
 
 
-def verify(nvml: Nvml, device: Device) -> None:
+def verify(nvml: Nvml, device: Device) -> bool:
     """Ask NVML whether the device is there, is the same, and can be used: two to six calls.
+
+    Returns whether it is a whole GPU whose MIG mode has to be turned off first.
 
     Raises:
         DeviceChanged: the UUID is another one.
@@ -35,9 +37,9 @@ def verify(nvml: Nvml, device: Device) -> None:
     try:
         gpu = _gpu(nvml, device)
         if device.mig is None:
-            _whole(nvml, device, gpu)
-        else:
-            _mig_device(nvml, device, gpu, device.mig)
+            return _whole(nvml, device, gpu)
+        _mig_device(nvml, device, gpu, device.mig)
+        return False
     except NvmlError as error:
         raise DevicePresenceError(device.name, str(error)) from error
 
@@ -55,15 +57,15 @@ def _gpu(nvml: Nvml, device: Device) -> DeviceHandle:
     return handle
 
 
-def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> None:
+def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> bool:
     try:
         mode = nvml.mig_mode(gpu)
     except NvmlError as error:
         if error.code in (Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND):
-            return
+            return False
         raise
     if not mode.current:
-        return
+        return False
     instances = _instances(nvml, device, gpu)
     if instances or not device.gpu.resetless_mig:
         there = f" with GPU instance {', '.join(instances)}, not created by this driver" if instances else ""
@@ -72,6 +74,7 @@ def _whole(nvml: Nvml, device: Device, gpu: DeviceHandle) -> None:
             f"MIG mode is on for GPU {device.gpu.uuid}{there}, so it cannot be used as a whole; "
             "turn it off (nvidia-smi -mig 0) or claim a MIG device",
         )
+    return True
 
 
 def _instances(nvml: Nvml, device: Device, gpu: DeviceHandle) -> list[str]:

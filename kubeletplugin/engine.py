@@ -56,8 +56,11 @@ class Hardware(MigHardware, Protocol):
     def published(self, device: Device) -> dict[str, Any]:
         """The device as it stands in a ResourceSlice."""
 
-    async def verify(self, device: Device) -> None:
-        """Ask the hardware whether the device is as the inventory says. Raises what names the difference."""
+    async def verify(self, device: Device) -> bool:
+        """Ask the hardware whether the device is as the inventory says. Raises what names the difference.
+
+        Returns whether it is a whole GPU whose MIG mode has to be turned off.
+        """
 
     def claim_spec(self, claim_uid: str, devices: Sequence[ContainerDevice]) -> bytes:
         """The claim's CDI spec. Blocking. Raises what names a missing file."""
@@ -278,7 +281,7 @@ class ClaimEngine:
         )
         with self._timed("presence"):
             try:
-                spec = await self._look_and_make_spec(plan, wanted)
+                in_mig_mode, spec = await self._look_and_make_spec(plan, wanted)
             except DevicePresenceError:
                 # What another claim has made of the device says more than how the device looks now.
                 await self._store.run(lambda store: _check_conflicts(store, plan))
@@ -291,7 +294,7 @@ class ClaimEngine:
         partitions = ClaimPartitions(self._mig, self._store, begun, continued=continued)
         try:
             with self._timed("devices"):
-                await partitions.make([item.device for item in plan.devices])
+                await partitions.make([item.device for item in plan.devices], in_mig_mode)
             if spec is None:
                 spec = await self._make_spec(reference, _injected(plan, partitions.record))
             with self._timed("cdi-write"):
@@ -321,15 +324,17 @@ class ClaimEngine:
         except Exception as error:
             log.error("claim %s stays half prepared, the next attempt mends it: %s", reference, error)
 
-    async def _look_and_make_spec(self, plan: PreparePlan, wanted: ClaimRecord) -> bytes | None:
+    async def _look_and_make_spec(
+        self, plan: PreparePlan, wanted: ClaimRecord
+    ) -> tuple[set[str], bytes | None]:
         """Ask the hardware for what exists, and meanwhile make the CDI spec; both only read.
 
-        ``None`` where a partition is among the devices: its part of the spec is known when it is made.
+        Returns the names of the whole GPUs whose MIG mode has to be turned off, and the spec; ``None`` where
+        a partition is among the devices, whose part of the spec is known when it is made.
         """
         existing = [item for item in plan.devices if item.device.partition is None]
-        works: list[Awaitable[bytes | None]] = [
-            self._hardware.verify(item.device) for item in existing if not item.admin_access
-        ]
+        checked = [item.device for item in existing if not item.admin_access]
+        works: list[Awaitable[bool | bytes]] = [self._hardware.verify(device) for device in checked]
         if len(existing) == len(plan.devices):
             works.append(self._make_spec(wanted.claim, _injected(plan, wanted)))
         # All are waited for, so that none goes on behind a claim that has failed.
@@ -337,7 +342,9 @@ class ClaimEngine:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        return next((result for result in results if isinstance(result, bytes)), None)
+        modes = zip(checked, results[: len(checked)], strict=True)
+        in_mig_mode = {device.name for device, is_on in modes if is_on}
+        return in_mig_mode, next((result for result in results if isinstance(result, bytes)), None)
 
     async def _make_spec(self, reference: ClaimReference, devices: Sequence[ContainerDevice]) -> bytes:
         return await self._files(

@@ -165,9 +165,9 @@ class GpuHardware:
     def driver_is_gone(self) -> bool:
         return self._session.current is None and "DRIVER_NOT_LOADED" in self.unavailable
 
-    async def verify(self, device: Device) -> None:
+    async def verify(self, device: Device) -> bool:
         try:
-            await self.on_gpu(
+            return await self.on_gpu(
                 device.gpu.pci,
                 f"check of {device.name}",
                 lambda nvml: verify(nvml, device),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -221,8 +221,10 @@ class ClaimPartitions:
         self._switched: list[tuple[Card, bool]] = []
         self.record = record
 
-    async def make(self, devices: Sequence[Device]) -> None:
+    async def make(self, devices: Sequence[Device], in_mig_mode: Collection[str]) -> None:
         """Bring every device of the record into being, GPUs at the same time, the devices of one in order.
+
+        ``in_mig_mode`` are the names of those that are whole GPUs and whose MIG mode has to be turned off.
 
         Raises:
             MigOperationError, CardGone, NvmlUnavailable, LaneTimeout: what was made can be undone.
@@ -235,7 +237,13 @@ class ClaimPartitions:
 
         async def on_one_gpu(positions: list[int]) -> None:
             for position in positions:
-                await self._make(position, devices[position])
+                device = devices[position]
+                if device.partition is not None:
+                    await self._make_partition(position, device)
+                elif device.name in in_mig_mode:
+                    await self._turn_mode_off(position, device.gpu)
+                elif device.is_whole_gpu and self._continued:
+                    await self._forget_mode(device.gpu)
 
         await _all(on_one_gpu(positions) for positions in by_gpu.values())
 
@@ -254,12 +262,6 @@ class ClaimPartitions:
                     raise
                 # It is noted as ours, and is turned off when a whole GPU is claimed.
                 log.info("MIG mode of GPU %s stays on: %s", card.pci, error)
-
-    async def _make(self, position: int, device: Device) -> None:
-        if device.partition is not None:
-            await self._make_partition(position, device)
-        elif device.mig is None and device.gpu.resetless_mig:
-            await self._make_whole(position, device.gpu)
 
     async def _make_partition(self, position: int, device: Device) -> None:
         held = self.record.devices[position]
@@ -299,15 +301,15 @@ class ClaimPartitions:
         attempt.held = replace(held, gpu_instance_id=found.gpu_instance_id)
         return found
 
-    async def _make_whole(self, position: int, gpu: Gpu) -> None:
-        """Turn MIG mode off, where it is on for nobody any more."""
+    async def _turn_mode_off(self, position: int, gpu: Gpu) -> None:
         boot_id = self.record.boot_id
-        if await self._mode(gpu):
-            ours = await self._store.run(lambda store: store.is_mig_on_ours(gpu.uuid, boot_id))
-            await self._note(position, replace(self.record.devices[position], restore_mig=not ours))
-            await self._switch(gpu, False, revert=not ours)
-        elif not self._continued:
-            return
+        ours = await self._store.run(lambda store: store.is_mig_on_ours(gpu.uuid, boot_id))
+        await self._note(position, replace(self.record.devices[position], restore_mig=not ours))
+        await self._switch(gpu, False, revert=not ours)
+        await self._forget_mode(gpu)
+
+    async def _forget_mode(self, gpu: Gpu) -> None:
+        """MIG mode is off: who turns it on the next time is not known."""
         await self._store.run(lambda store: store.forget_mig_on(gpu.uuid))
 
     async def _look(self, device: Device, held: HeldDevice) -> Instance | None:

@@ -121,6 +121,7 @@ class Steps:
     at: int = 0
     lasting: bool = True
     kinds: Collection[str] = ("nvml", "store", "cdi")
+    phases: Collection[str] = ("before", "after")
     fail: Callable[[str], None] = lambda step: None
     seen: list[str] = field(default_factory=list)
 
@@ -129,7 +130,7 @@ class Steps:
         return len(self.seen) >= self.at
 
     def step(self, kind: str, what: str) -> None:
-        if kind not in self.kinds:
+        if kind not in self.kinds or what.split()[0] not in self.phases:
             return
         self.seen.append(what)
         if self.at and (len(self.seen) == self.at or (self.lasting and len(self.seen) > self.at)):

@@ -112,6 +112,9 @@ def test_b026_b078_a_partition_is_made_told_of_and_gone(node: PluginNode) -> Non
         "madeForClaim": True,
     }
     assert status["conditions"][0]["status"] == "True"
+    # NVLink of the whole GPU too is what it is with MIG mode off: who claims it gets it so.
+    node.gpus.reset_calls()
+    wait_until(lambda: node.gpus.calls().get("nvmlDeviceGetCount_v2", 0) > 2, "two readings", 10)
     assert node.published() == published
 
     unprepare(node, claim)

@@ -63,10 +63,11 @@ class Hardware:
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self.inventory)
 
-    async def verify(self, device: Device) -> None:
+    async def verify(self, device: Device) -> bool:
         self.verified.append(device.name)
         if device.name in self.gone:
             raise DevicePresenceError(device.name, "there is no GPU any more")
+        return False
 
     async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
         raise AssertionError(f"{call}: nothing here needs MIG")
