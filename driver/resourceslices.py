@@ -86,7 +86,7 @@ def slice_specs(
 ) -> list[dict[str, Any]]:
     """The specs of the pool's slices, in order; ``pool.generation`` is left to the publisher.
 
-    Slices of counter sets come first, so that no device is published before its counters. The size of a slice
+    Slices of counter sets come first. The size of a slice
     depends on the pool as a whole, so that devices do not move between slices when one of them gets a taint
     beside others that have it. A pool without devices is one slice without ``devices``: "no devices" is not
     "not published".

@@ -83,7 +83,7 @@ def _serve(chosen: Settings) -> int:
         print(f"gpu-kubelet-plugin: {error}", file=sys.stderr)
         return 1
     except BaseExceptionGroup as group:
-        known, unknown = group.split((SocketError, OSError))
+        known, unknown = group.split((SocketError, StoreError, OSError))
         if unknown is not None:
             raise unknown from None
         for problem in known.exceptions if known else ():

@@ -15,13 +15,12 @@ from kube.backoff import Backoff
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_SLICES, Object
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.publisher import DroppedFields
+from kubeletplugin.publisher import COUNTER_FIELDS, DroppedFields
 from kubeletplugin.slicecomparison import dropped_fields
 
 FEATURE_GATE = "DRAPartitionableDevices"
 PERIOD_SECONDS = 600.0
 
-_COUNTER_FIELDS = ("sharedCounters", "devices[].consumesCounters")
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ class CounterProbe:
 
     def refuted_by(self, dropped: DroppedFields) -> bool:
         """Learn from a slice that was stored with less than was sent: whether that were its counters."""
-        fields = [field for field in dropped.fields if field.startswith(_COUNTER_FIELDS)]
+        fields = [field for field in dropped.fields if field.startswith(COUNTER_FIELDS)]
         if fields:
             self._learn(f"it stored ResourceSlice {dropped.slice_name} without {', '.join(fields)}")
         return bool(fields)
