@@ -63,7 +63,7 @@ def test_b033_slices_come_back_after_a_kubelet_restart_and_pods_go_on(
     pods.create(*one_gpu("next"))
     assert pods.seen("joins") == held
     # A kubelet does not remember what was prepared, only that it has the claim.
-    assert node.log().count("prepare of claim default/shared") == 2
+    assert node.log().count("prepared claim default/shared") == 2
     assert pods.seen("next").gpus.isdisjoint(held.gpus)
     assert node.cluster.node.container_id("default", "runs", "main") == container_id
     assert len(node.claims_in_store()) == 2
