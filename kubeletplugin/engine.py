@@ -121,7 +121,7 @@ class ClaimEngine:
         plan = plan_prepare(claim, await self._hardware.devices(timeout), self._pool)
         await self._wait_restored(reference, deadline - time.monotonic())
         async with self._gate(reference.uid):
-            before = (await self.records()).get(reference.uid)
+            before = await self._record(reference.uid)
             gpus = {*plan.gpus, *(before.gpus if before is not None else ())}
             with self._timed("lock-wait"):
                 holding = await self._enter(gpus, reference, deadline - time.monotonic())
@@ -144,7 +144,7 @@ class ClaimEngine:
         if uid in self._gates:
             await self._store.run(lambda store: store.remember_unprepared(uid))
         async with self._gate(uid):
-            record = await self._store.run(lambda store: store.claims().get(uid))
+            record = await self._record(uid)
             await self._check_told(reference, record)
             gpus = () if record is None else record.gpus
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
@@ -158,6 +158,9 @@ class ClaimEngine:
     async def records(self) -> dict[str, ClaimRecord]:
         """All claims in the store by UID."""
         return await self._store.run(lambda store: dict(store.claims()))
+
+    async def _record(self, uid: str) -> ClaimRecord | None:
+        return await self._store.run(lambda store: store.claims().get(uid))
 
     async def sweep(self) -> list[str]:
         """Remove CDI specs of ours that no claim in the store has; returns the file names.
@@ -187,7 +190,7 @@ class ClaimEngine:
 
     async def _vanished(self, reference: ClaimReference) -> tuple[ClaimRecord, list[HeldDevice]] | None:
         async with self._gate(reference.uid):
-            record = (await self.records()).get(reference.uid)
+            record = await self._record(reference.uid)
             if record is None:
                 return None
             try:
@@ -233,7 +236,7 @@ class ClaimEngine:
             and (device.partition is not None or device.uuid == held.uuid)
         ]
         async with self._gate(uid), await self._enter(record.gpus, record.claim, _MEND_SECONDS):
-            if len(devices) != len(record.devices) or uid not in await self.records():
+            if len(devices) != len(record.devices) or await self._record(uid) is None:
                 return False
             await self._write(record.claim, await self._make_spec(record.claim, devices))
         return True
