@@ -21,8 +21,9 @@ from driver.claim import AllocatedClaim, ClaimError, ClaimReference
 from driver.devices import Device
 from driver.inventory import Gpu, MigDevice
 from driver.nvml import NvmlUnavailable
-from driver.plan import PlannedDevice, PreparePlan, check_conflicts, plan_prepare
+from driver.plan import PlannedDevice, PreparePlan, plan_prepare
 from driver.presence import DevicePresenceError
+from kubeletplugin import intent
 from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.gpulocks import GpuLocks, LockTimeout
 from kubeletplugin.lanes import Lanes, LaneTimeout
@@ -247,11 +248,7 @@ class ClaimEngine:
                 async with asyncio.timeout(timeout):
                     await self.restored.wait()
         if not self.restored.is_set():
-            raise ClaimError(
-                "NotReady",
-                f"claim {reference}: what is prepared on this node is not known yet: "
-                f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
-            )
+            raise self._not_ready(reference, "what is prepared on this node")
 
     async def _check_told(self, reference: ClaimReference, record: ClaimRecord | None) -> None:
         """Refuse to forget MIG devices as long as it is not known whether they were made for the claim."""
@@ -261,11 +258,13 @@ class ClaimEngine:
         spec = await self._files(f"read the CDI spec of {uid}", lambda: self._specs.read(uid))
         with contextlib.suppress(ValueError):
             if any(MIG_MARK in name for name in spec_devices(uid, spec)):
-                raise ClaimError(
-                    "NotReady",
-                    f"claim {reference}: whether its MIG devices are to be destroyed is not known yet: "
-                    f"{self.obstacle or 'the store is being rebuilt'}; trying again is safe",
-                )
+                raise self._not_ready(reference, "whether its MIG devices are to be destroyed")
+
+    def _not_ready(self, reference: ClaimReference, what: str) -> ClaimError:
+        why = self.obstacle or "the store is being rebuilt"
+        return ClaimError(
+            "NotReady", f"claim {reference}: {what} is not known yet: {why}; trying again is safe"
+        )
 
     async def _let_go(self, before: ClaimRecord, plan: PreparePlan) -> None:
         """Undo what the claim had when it was allocated otherwise, before the record of it is replaced."""
@@ -287,11 +286,11 @@ class ClaimEngine:
                 in_mig_mode, spec = await self._look_and_make_spec(plan, wanted)
             except DevicePresenceError:
                 # What another claim has made of the device says more than how the device looks now.
-                await self._store.run(lambda store: _check_conflicts(store, plan))
+                await self._store.run(lambda store: intent.check_held(store, plan))
                 raise
         with self._timed("intent"):
             before, begun = await self._store.run(
-                lambda store: _begin(store, plan, wanted, asked_at, self._hardware)
+                lambda store: intent.begin(store, plan, wanted, asked_at, self._hardware.is_offered)
             )
         continued = before is not None and may_be_of_boot(before, self._boot_id)
         partitions = ClaimPartitions(self._mig, self._store, begun, continued=continued)
@@ -447,80 +446,6 @@ def _injected(plan: PreparePlan, record: ClaimRecord) -> list[ContainerDevice]:
         ContainerDevice(item.device, held.gpu_instance_id, held.compute_instance_id)
         for item, held in zip(plan.devices, record.devices, strict=True)
     ]
-
-
-def _begin(
-    store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, hardware: Hardware
-) -> tuple[ClaimRecord | None, ClaimRecord]:
-    """Check the plan against the store and write the intent down.
-
-    Returns the claim's earlier record, and the one to go on with: what exists of partitions is taken over.
-    """
-    reference = plan.claim.reference
-    given_up = store.unprepared_at(reference.uid)
-    if given_up is not None and given_up >= asked_at:
-        raise ClaimError(
-            "Unprepared", f"claim {reference} was unprepared while this Prepare waited; nothing was prepared"
-        )
-    before = store.claims().get(reference.uid)
-    if before is not None:
-        _check_same_hardware(before, wanted)
-    had = {held.device for held in before.devices} if before is not None else set()
-    for item in plan.devices:
-        if item.device.name not in had and not hardware.is_offered(item.device.name):
-            raise ClaimError(
-                "NotOffered",
-                f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
-                "delete the pod to have it scheduled anew",
-            )
-    _check_conflicts(store, plan)
-    begun = wanted if before is None else _taken_over(before, wanted)
-    was_allocated_anew = had != {held.device for held in wanted.devices}
-    if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
-        store.put(begun)
-    return before, begun
-
-
-def _check_conflicts(store: Store, plan: PreparePlan) -> None:
-    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
-
-
-def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
-    """What is wanted, with the instances that an earlier attempt of this boot has made."""
-    if not may_be_of_boot(before, wanted.boot_id):
-        return wanted
-    earlier = {held.device: held for held in before.devices}
-    devices = []
-    for held in wanted.devices:
-        known = None if held.admin_access else earlier.get(held.device)
-        if known is not None and held.profile_id is not None and known.profile_id == held.profile_id:
-            held = replace(
-                held,
-                uuid=known.uuid,
-                gpu_instance_id=known.gpu_instance_id,
-                compute_instance_id=known.compute_instance_id,
-            )
-        elif known is not None:
-            # Until the hardware is read anew, what a rebuilt record says is ours looks like anybody's.
-            made = known.profile_id is not None and known.uuid == held.uuid
-            held = replace(
-                held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else held.profile_id
-            )
-        devices.append(held)
-    return replace(wanted, devices=tuple(devices))
-
-
-def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
-    earlier = {held.device: held for held in before.devices}
-    for held in wanted.devices:
-        known = earlier.get(held.device)
-        # Nothing is known of a GPU that was away when the store was rebuilt.
-        if known is not None and known.gpu_uuid not in ("", held.gpu_uuid):
-            raise ClaimError(
-                "CardSwapped",
-                f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was "
-                f"prepared and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
-            )
 
 
 def _same(before: ClaimRecord, done: ClaimRecord) -> bool:

@@ -1,0 +1,86 @@
+"""The intent: the one transaction in which a plan is checked against all that is held, and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from driver.claim import ClaimError
+from driver.plan import PreparePlan, check_conflicts
+from kubeletplugin.owninstances import may_be_of_boot
+from kubeletplugin.store import ClaimRecord, ClaimState, Store
+
+
+def begin(
+    store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, is_offered: Callable[[str], bool]
+) -> tuple[ClaimRecord | None, ClaimRecord]:
+    """Check the plan against the store and write the intent down.
+
+    Returns the claim's earlier record, and the one to go on with: what exists of partitions is taken over.
+    """
+    reference = plan.claim.reference
+    given_up = store.unprepared_at(reference.uid)
+    if given_up is not None and given_up >= asked_at:
+        raise ClaimError(
+            "Unprepared", f"claim {reference} was unprepared while this Prepare waited; nothing was prepared"
+        )
+    before = store.claims().get(reference.uid)
+    if before is not None:
+        _check_same_hardware(before, wanted)
+    had = {held.device for held in before.devices} if before is not None else set()
+    for item in plan.devices:
+        if item.device.name not in had and not is_offered(item.device.name):
+            raise ClaimError(
+                "NotOffered",
+                f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
+                "delete the pod to have it scheduled anew",
+            )
+    check_held(store, plan)
+    begun = wanted if before is None else _taken_over(before, wanted)
+    was_allocated_anew = had != {held.device for held in wanted.devices}
+    if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
+        store.put(begun)
+    return before, begun
+
+
+def check_held(store: Store, plan: PreparePlan) -> None:
+    """Refuse the plan where a claim in the store holds what it wants. Raises ClaimError."""
+    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
+
+
+def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
+    """What is wanted, with the instances that an earlier attempt of this boot has made."""
+    if not may_be_of_boot(before, wanted.boot_id):
+        return wanted
+    earlier = {held.device: held for held in before.devices}
+    devices = []
+    for held in wanted.devices:
+        known = None if held.admin_access else earlier.get(held.device)
+        if known is not None and held.profile_id is not None and known.profile_id == held.profile_id:
+            held = replace(
+                held,
+                uuid=known.uuid,
+                gpu_instance_id=known.gpu_instance_id,
+                compute_instance_id=known.compute_instance_id,
+            )
+        elif known is not None:
+            # Until the hardware is read anew, what a rebuilt record says is ours looks like anybody's.
+            made = known.profile_id is not None and known.uuid == held.uuid
+            held = replace(
+                held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else held.profile_id
+            )
+        devices.append(held)
+    return replace(wanted, devices=tuple(devices))
+
+
+def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
+    earlier = {held.device: held for held in before.devices}
+    for held in wanted.devices:
+        known = earlier.get(held.device)
+        # Nothing is known of a GPU that was away when the store was rebuilt.
+        if known is not None and known.gpu_uuid not in ("", held.gpu_uuid):
+            raise ClaimError(
+                "CardSwapped",
+                f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was "
+                f"prepared and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
+            )
