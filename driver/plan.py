@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A device that a claim holds on this node; with admin access it is in nobody's way."""
+    """A device that a claim holds on this node; with admin access it is in nobody's way.
+
+    Others may hold shares of the same device when this is a share of it.
+    """
 
     claim: ClaimReference
     device: str
     footprint: Footprint
     admin_access: bool = False
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,14 @@ class PlannedDevice:
     device: Device
     admin_access: bool
     share_id: str | None
+    memory_bytes: int | None
     config: DeviceConfig | None
+
+    def goes_with(self, device: str, footprint: Footprint, *, is_share: bool) -> bool:
+        """Whether it can be held beside something else: apart from it, or as shares of one device."""
+        if self.share_id is not None and is_share and self.device.name == device:
+            return True
+        return not self.device.footprint.overlaps(footprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,7 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
             device,
             result.admin_access if earlier is None else result.admin_access and earlier.admin_access,
             result.share_id,
+            result.memory_bytes,
             config,
         )
     if not planned:
@@ -117,7 +129,7 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
         if holding.admin_access or holding.claim.uid == plan.claim.reference.uid:
             continue
         for item in wanted:
-            if item.device.footprint.overlaps(holding.footprint):
+            if not item.goes_with(holding.device, holding.footprint, is_share=holding.is_share):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: device {item.device.name} overlaps {holding.device}, "
@@ -125,7 +137,8 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
                 )
     for position, item in enumerate(wanted):
         for other in wanted[:position]:
-            if item.device.footprint.overlaps(other.device.footprint):
+            of_other = other.device
+            if not item.goes_with(of_other.name, of_other.footprint, is_share=other.share_id is not None):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: its devices {other.device.name} and {item.device.name} "

@@ -86,6 +86,8 @@ class HeldDevice:
     ``published`` is the device as it stands in a ResourceSlice, kept for when the hardware vanishes while
     the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card. ``profile_id`` is set for a partition,
     an instance that is ours to make and to destroy; until it is made its ids are ``None``, its UUID is empty.
+    ``share_id`` is set where other claims may hold shares of the same device, a partition's instance among
+    them; ``memory_bytes`` is what the share is granted of its memory.
     ``restore_mig``: MIG mode, which an administrator had turned on, was turned off for this whole GPU.
     """
 
@@ -103,6 +105,7 @@ class HeldDevice:
     compute_instance_id: int | None = None
     profile_id: int | None = None
     restore_mig: bool = False
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ class ClaimRecord:
 
     def holdings(self) -> Iterator[Holding]:
         for held in self.devices:
-            yield Holding(self.claim, held.device, held.footprint, held.admin_access)
+            is_share = held.share_id is not None
+            yield Holding(self.claim, held.device, held.footprint, held.admin_access, is_share)
 
     @property
     def gpus(self) -> tuple[PciAddress, ...]:
