@@ -101,6 +101,8 @@ class ClaimEngine:
         self._gates: dict[str, _Gate] = {}
         self.changed = asyncio.Event()
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
+        self.unprepared = asyncio.Event()
+        """Set when a claim was unprepared; whoever looks at what it leaves clears it."""
         self.restored = asyncio.Event()
         """Set when the store holds all that is prepared on this node; nothing is prepared before."""
         self.obstacle = ""
@@ -155,6 +157,7 @@ class ClaimEngine:
                 await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
                 await self._store.run(lambda store: _forget(store, uid))
         self.changed.set()
+        self.unprepared.set()
         return record
 
     async def records(self) -> dict[str, ClaimRecord]:

@@ -364,8 +364,11 @@ class Store:
             self._connection.execute("DELETE FROM meta WHERE key = ?", (f"mig-on/{gpu_uuid}",))
 
     def is_mig_on_ours(self, gpu_uuid: str, boot_id: str) -> bool:
-        """Whether MIG mode, if it is on, was turned on by us and not by an administrator."""
-        return self._meta(f"mig-on/{gpu_uuid}") == boot_id
+        """Whether MIG mode, if it is on, was turned on by us and not by an administrator.
+
+        Without a readable boot id nobody knows: it counts as the administrator's.
+        """
+        return boot_id != "" and self._meta(f"mig-on/{gpu_uuid}") == boot_id
 
     def _meta(self, key: str) -> str:
         row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
