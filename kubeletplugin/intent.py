@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from driver.claim import ClaimError
-from driver.plan import PreparePlan, check_conflicts
+from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
+from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.store import ClaimRecord, ClaimState, Store
 
@@ -36,8 +37,9 @@ def begin(
                 "delete the pod to have it scheduled anew",
             )
     check_held(store, plan)
+    check_intervals(plan, _holdings(store))
     begun = wanted if before is None else _taken_over(before, wanted)
-    was_allocated_anew = had != {held.device for held in wanted.devices}
+    was_allocated_anew = before is not None and _asked(before) != _asked(wanted)
     if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(begun)
     return before, begun
@@ -45,7 +47,15 @@ def begin(
 
 def check_held(store: Store, plan: PreparePlan) -> None:
     """Refuse the plan where a claim in the store holds what it wants. Raises ClaimError."""
-    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
+    check_conflicts(plan, _holdings(store))
+
+
+def _holdings(store: Store) -> Iterator[Holding]:
+    return (holding for record in store.claims().values() for holding in record.holdings())
+
+
+def _asked(record: ClaimRecord) -> set[tuple[str, Interval | None]]:
+    return {(held.device, held.interval) for held in record.devices}
 
 
 def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
