@@ -34,6 +34,7 @@ from kubeletplugin.partitions import ClaimPartitions, MigChanges, MigHardware
 from kubeletplugin.sharers import is_share, shared_by_others
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
+from kubeletplugin.timeslices import TimeSliceHardware, TimeSlices
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ MIG_MARK = "-mig-"
 log = logging.getLogger(__name__)
 
 
-class Hardware(MigHardware, Protocol):
+class Hardware(MigHardware, TimeSliceHardware, Protocol):
     """What the engine needs to know of the node's GPUs."""
 
     async def devices(self, timeout: float) -> Mapping[str, Device]:
@@ -98,6 +99,7 @@ class ClaimEngine:
         self._pool = pool
         self._boot_id = boot_id
         self._mig = MigChanges(hardware, metrics, boot_id)
+        self._timeslices = TimeSlices(hardware, store, locks, boot_id)
         self._gates: dict[str, _Gate] = {}
         self.changed = asyncio.Event()
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
@@ -154,6 +156,7 @@ class ClaimEngine:
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
                 if record is not None:
                     await self._release(record, record.devices)
+                    await self._timeslices.release(record)
                 await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
                 await self._store.run(lambda store: _forget(store, uid))
         self.changed.set()
@@ -211,6 +214,28 @@ class ClaimEngine:
         if record.state is not ClaimState.PREPARED or record.boot_id != self._boot_id:
             return []
         return [held for held in record.devices if held.gpu_instance_id is not None and not held.admin_access]
+
+    async def put_back_intervals(self) -> list[str]:
+        """Put back time-slice intervals that no claim asks for any more; returns what went wrong.
+
+        A GPU that is not there now is passed over.
+        """
+        left_over = await self._timeslices.left_over()
+        if not left_over:
+            return []
+        known = await self._hardware.devices(_MEND_SECONDS)
+        present = {device.gpu.uuid for device in known.values()}
+        problems = []
+        for noted in left_over:
+            if noted.gpu_uuid not in present:
+                continue
+            try:
+                gpu, holder = [str(noted.pci)], "putting its time-slice interval back"
+                async with self._locks.hold(gpu, holder, _MEND_SECONDS):
+                    problems += await self._timeslices.put_back([noted.gpu_uuid])
+            except LockTimeout as error:
+                problems.append(f"a time-slice interval that was left over is not put back yet: {error}")
+        return problems
 
     async def mend(self) -> list[ClaimReference]:
         """Write CDI specs again that prepared claims have lost; returns whose.
@@ -275,6 +300,9 @@ class ClaimEngine:
         wanted = {item.device.name for item in plan.devices}
         had = tuple(held for held in before.devices if held.device not in wanted)
         await self._release(before, had)
+        asked = {item.device.gpu.uuid for item in plan.devices if item.interval is not None}
+        no_more = tuple(held for held in before.devices if held.gpu_uuid not in asked)
+        await self._timeslices.release(replace(before, devices=no_more))
 
     async def _release(self, record: ClaimRecord, devices: tuple[HeldDevice, ...]) -> None:
         """Undo what was done for some of a claim's devices, but not for what others share with it."""
@@ -311,6 +339,7 @@ class ClaimEngine:
         try:
             with self._timed("devices"):
                 await partitions.make([item.device for item in plan.devices], in_mig_mode)
+                await self._timeslices.hold(partitions.record)
             if spec is None:
                 spec = await self._make_spec(reference, _injected(plan, partitions.record))
             with self._timed("cdi-write"):
@@ -331,6 +360,7 @@ class ClaimEngine:
         try:
             await partitions.undo()
             if forget:
+                await self._timeslices.release(begun)
                 await self._files(
                     f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
                 )
@@ -392,6 +422,7 @@ class ClaimEngine:
             compute_instance_id=existing.compute_instance_id if existing else None,
             profile_id=device.partition.profile.id if device.partition else None,
             memory_bytes=item.memory_bytes,
+            interval=item.interval,
         )
 
     async def _files(self, call: str, function: Callable[[], T]) -> T:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from driver.claim import ClaimError
-from driver.plan import PreparePlan, check_conflicts
+from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
+from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.sharers import hand_over, is_share, joined, shared_by_others
 from kubeletplugin.store import ClaimRecord, ClaimState, Store
@@ -48,12 +49,13 @@ def begin(
                 "delete the pod to have it scheduled anew",
             )
     check_held(store, plan)
+    check_intervals(plan, _holdings(store))
     begun = wanted if before is None else _taken_over(before, wanted)
     shared = frozenset[str]()
     if any(is_share(held) for held in begun.devices):
         begun = joined(store.claims().values(), begun)
         shared = shared_by_others(store.claims().values(), begun)
-    was_allocated_anew = had != {held.device for held in wanted.devices}
+    was_allocated_anew = before is not None and _asked(before) != _asked(wanted)
     if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(begun)
     continued = before is not None and may_be_of_boot(before, wanted.boot_id)
@@ -68,7 +70,15 @@ def forget(store: Store, record: ClaimRecord) -> None:
 
 def check_held(store: Store, plan: PreparePlan) -> None:
     """Refuse the plan where a claim in the store holds what it wants. Raises ClaimError."""
-    check_conflicts(plan, (holding for record in store.claims().values() for holding in record.holdings()))
+    check_conflicts(plan, _holdings(store))
+
+
+def _holdings(store: Store) -> Iterator[Holding]:
+    return (holding for record in store.claims().values() for holding in record.holdings())
+
+
+def _asked(record: ClaimRecord) -> set[tuple[str, Interval | None]]:
+    return {(held.device, held.interval) for held in record.devices}
 
 
 def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
