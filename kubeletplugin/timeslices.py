@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from kubeletplugin.lanes import LaneTimeout
 from kubeletplugin.nvidiasmi import NotSupportedByGpu, NvidiaSmiError
 from kubeletplugin.store import ClaimRecord, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
+
+_Failure = NvidiaSmiError | LaneTimeout
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ class TimeSlices:
         todo = await self._store.run(lambda store: self._begin(store, asked.values()))
         if not todo:
             return
-        failures = await asyncio.gather(*(self._set(noted) for noted in todo))
+        failures = await self._set_all(todo)
 
         def note(store: Store) -> None:
             for noted, failure in zip(todo, failures, strict=True):
@@ -111,7 +113,7 @@ class TimeSlices:
         todo = await self._store.run(lambda store: self._begin_to_put_back(store, gpus, without))
         if not todo:
             return []
-        failures = await asyncio.gather(*(self._set(noted) for noted in todo))
+        failures = await self._set_all(todo)
         done = [noted for noted, failure in zip(todo, failures, strict=True) if failure is None]
 
         def note(store: Store) -> None:
@@ -161,18 +163,28 @@ class TimeSlices:
             todo.append(noted)
         return todo
 
-    async def _set(self, noted: NotedInterval) -> NvidiaSmiError | LaneTimeout | None:
-        """Set what is noted; returns why it cannot be. A GPU without a policy has the default anyway."""
+    async def _set_all(self, todo: Sequence[NotedInterval]) -> list[_Failure | None]:
+        """Set what is noted, GPUs at the same time; returns for each why it cannot be.
+
+        All are waited for, so that none goes on behind the caller's back.
+        """
+        results = await asyncio.gather(*(self._set(noted) for noted in todo), return_exceptions=True)
+        failures: list[_Failure | None] = []
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, _Failure):
+                raise result
+            failures.append(result)
+        return failures
+
+    async def _set(self, noted: NotedInterval) -> None:
         lock = self._locks.descriptor(str(noted.pci))
         try:
             await self._hardware.set_interval(noted.pci, noted.gpu_uuid, noted.interval, lock)
         except NotSupportedByGpu as error:
             if noted.interval is not Interval.DEFAULT:
-                return error
+                raise
+            # A GPU without intervals has the default.
             log.warning("%s; that counts as done", _cannot(noted, error))
-        except (NvidiaSmiError, LaneTimeout) as error:
-            return error
-        return None
 
 
 def asks(held: HeldDevice) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cdi.specfolder import SpecFolder
-from driver.claim import AllocatedClaim, AllocationResult, ClaimReference
+from driver.claim import AllocatedClaim, AllocationResult, ClaimReference, ConfigEntry
 from driver.exclusion import Exclusion
 from driver.migoffer import MigPolicy
 from driver.nvml import Nvml, call_of_thread
@@ -26,20 +26,22 @@ from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.nvidiasmi import NvidiaSmi
 from kubeletplugin.ownmodes import OwnModes
 from kubeletplugin.store import ClaimRecord, Store, boot_seconds
 from kubeletplugin.storethread import StoreThread
 from nvmlsim.node import SimulatedNode
-from tests.harness.steppedplugin import NVML_CHANGES
+from tests.harness.steppedplugin import NVML_CHANGES, SMI_CHANGES
 
 POOL = "n1"
 CALL_SECONDS = 30.0
 
 
-def claim(uid: str, *devices: str, admin: bool = False) -> AllocatedClaim:
-    """A claim that has these devices of the node."""
+def claim(uid: str, *devices: str, admin: bool = False, parameters: object = None) -> AllocatedClaim:
+    """A claim that has these devices of the node, with ``parameters`` as its configuration."""
     results = tuple(AllocationResult("gpu", POOL, device, admin) for device in devices)
-    return AllocatedClaim(ClaimReference("default", f"claim-{uid}", uid), results, (), ())
+    configs = () if parameters is None else (ConfigEntry(0, "FromClaim", (), parameters),)
+    return AllocatedClaim(ClaimReference("default", f"claim-{uid}", uid), results, configs, ())
 
 
 class EngineNode:
@@ -106,8 +108,9 @@ class EngineNode:
         await self.stop()
         await self.start()
 
-    async def prepare(self, uid: str, *devices: str) -> ClaimRecord:
-        return await self.engine.prepare(claim(uid, *devices), boot_seconds(), CALL_SECONDS)
+    async def prepare(self, uid: str, *devices: str, parameters: object = None) -> ClaimRecord:
+        wanted = claim(uid, *devices, parameters=parameters)
+        return await self.engine.prepare(wanted, boot_seconds(), CALL_SECONDS)
 
     async def unprepare(self, uid: str) -> None:
         await self.engine.unprepare(claim(uid).reference, CALL_SECONDS)
@@ -143,7 +146,7 @@ class Steps:
 
     at: int = 0
     lasting: bool = True
-    kinds: Collection[str] = ("nvml", "store", "cdi")
+    kinds: Collection[str] = ("nvml", "smi", "store", "cdi")
     phases: Collection[str] = ("before", "after")
     fail: Callable[[str], None] = lambda step: None
     seen: list[str] = field(default_factory=list)
@@ -168,7 +171,7 @@ class Steps:
 
 @contextlib.contextmanager
 def watched(steps: Steps) -> Iterator[Steps]:
-    """Put steps around every change through NVML, every commit that writes, and every CDI file."""
+    """Put steps around every change through NVML and nvidia-smi, every commit that writes, every CDI file."""
     originals: list[tuple[Any, str, Any]] = []
 
     def wrap(owner: Any, name: str, kind: str) -> None:
@@ -183,6 +186,8 @@ def watched(steps: Steps) -> Iterator[Steps]:
 
     for name in NVML_CHANGES:
         wrap(Nvml, name, "nvml")
+    for name in SMI_CHANGES:
+        wrap(NvidiaSmi, name, "smi")
     wrap(SpecFolder, "write", "cdi")
     wrap(SpecFolder, "remove", "cdi")
     transaction = Store.transaction

@@ -13,6 +13,8 @@ from tests.harness.clusternode import EXAMPLES
 
 MIG_EXAMPLES = EXAMPLES / "mig"
 """Those that need MIG; the others run on whole GPUs, all but one choice of a prioritized list."""
+SHARING_EXAMPLES = EXAMPLES / "sharing"
+"""Those that set how processes share a GPU."""
 
 
 @dataclass(frozen=True)

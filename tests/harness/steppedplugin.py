@@ -1,10 +1,10 @@
 """The plugin, killed in its work: ``python -m tests.harness.steppedplugin ARM_FILE <its arguments>``.
 
-Every write of a claim's journal and of its CDI spec, and every change of MIG, has two steps: before and after
-it. Steps are counted while ARM_FILE exists, which holds the number of the one at which the process gets
-SIGKILL, and then parts of names, each on a line of its own, of which a step must have one to be counted, if
-there are any. Then the file is removed and ``ARM_FILE.at`` tells what the step was. The product knows nothing
-of this: SQLite, NVML and the file system are watched from outside.
+Every write of a claim's journal and of its CDI spec, every change of MIG, and every run of nvidia-smi has two
+steps: before and after it. Steps are counted while ARM_FILE exists, which holds the number of the one at
+which the process gets SIGKILL, and then parts of names, each on a line of its own, of which a step must have
+one to be counted, if there are any. Then the file is removed and ``ARM_FILE.at`` tells what the step was. The
+product knows nothing of this: SQLite, NVML, nvidia-smi and the file system are watched from outside.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from driver.nvml import Nvml
+from kubeletplugin.nvidiasmi import NvidiaSmi
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ NVML_CHANGES = (
     "destroy_compute_instance",
     "destroy_gpu_instance",
 )
+SMI_CHANGES = ("set_interval",)
 _WRITES = ("INSERT", "DELETE", "UPDATE")
 
 
@@ -98,6 +100,8 @@ def watch(steps: Steps) -> None:
 
     for name in NVML_CHANGES:
         setattr(Nvml, name, _stepped(steps, name, getattr(Nvml, name)))
+    for name in SMI_CHANGES:
+        setattr(NvidiaSmi, name, _stepped(steps, name, getattr(NvidiaSmi, name)))
     database: Any = sqlite3
     database.connect = stepped_connect
     path: Any = Path
