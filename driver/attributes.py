@@ -15,6 +15,7 @@ from typing import Any
 from driver.devices import Device
 from driver.inventory import Engines, Inventory, NvLink
 from driver.migprofiles import Extensions, extensions
+from driver.shares import SHARES, request_policies
 from driver.versions import semantic_version
 
 MAX_STRING_BYTES = 64
@@ -62,9 +63,17 @@ def attributes(device: Device, inventory: Inventory) -> dict[str, dict[str, Any]
     return found
 
 
-def capacity(device: Device) -> dict[str, dict[str, str]]:
-    """A device's capacities as the API has them: ``{"memory": {"value": "81559Mi"}, …}``."""
-    return {capacity.name: {"value": capacity.quantity(device)} for capacity in CAPACITIES}
+def capacity(device: Device) -> dict[str, dict[str, Any]]:
+    """A device's capacities as the API has them: ``{"memory": {"value": "81559Mi"}, …}``.
+
+    Those of a shareable device have a ``requestPolicy``, too.
+    """
+    quantities = {capacity.name: capacity.quantity(device) for capacity in CAPACITIES}
+    policies = request_policies(device.shares, quantities) if device.shares is not None else {}
+    return {
+        name: {"value": quantity, **({"requestPolicy": policies[name]} if name in policies else {})}
+        for name, quantity in quantities.items()
+    }
 
 
 def _cut(text: str) -> str:
@@ -87,9 +96,7 @@ def _memory(device: Device) -> str:
 
 
 def _profile(device: Device) -> str:
-    if device.partition is not None:
-        return device.partition.profile.profile
-    return "" if device.mig is None else device.mig.profile
+    return device.profile or ""
 
 
 def _extensions(device: Device) -> Extensions:
@@ -361,5 +368,13 @@ CAPACITIES = (
         "largest MIG profile; MIG: GetAttributes, or the profile",
         _FIRST,
         lambda device: str(_engines(device).ofa_engines),
+    ),
+    Capacity(
+        SHARES,
+        "count",
+        "places for claims to share the device; 0 where it has no such places",
+        "`shares` of the node policy",
+        "0.2",
+        lambda device: str(device.shares.places if device.shares is not None else 0),
     ),
 )

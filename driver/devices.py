@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 from driver.counters import CounterLayout
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, MigDevice, MigProfile, PciAddress, Placement
-from driver.migoffer import MigPolicy, MigWay, foreign_instances, mig_offer
+from driver.miglayout import LayoutError, place
+from driver.migoffer import MigWay, foreign_instances, mig_offer
 from driver.names import gpu_name, mig_name
+from driver.nodepolicy import GpuPolicy, NodePolicy
+from driver.shares import Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class Device:
     """One device that a claim may get: a whole GPU, a MIG device that exists, or a partition.
 
     A partition is one also while its instance exists for a claim. ``counters`` is what it takes of its GPU's
-    shared counters, by name; empty where the GPU has none.
+    shared counters, by name; empty where the GPU has none. ``shares``: how claims share it; without, one at a
+    time has it.
     """
 
     name: str
@@ -59,10 +62,18 @@ class Device:
     mig: MigDevice | None = None
     partition: Partition | None = None
     counters: tuple[tuple[str, int], ...] = ()
+    shares: Shares | None = None
 
     @property
     def is_whole_gpu(self) -> bool:
         return self.mig is None and self.partition is None
+
+    @property
+    def profile(self) -> str | None:
+        """The MIG profile; ``None`` for a whole GPU."""
+        if self.partition is not None:
+            return self.partition.profile.profile
+        return None if self.mig is None else self.mig.profile
 
     @property
     def uuid(self) -> str:
@@ -98,39 +109,59 @@ def known_devices(inventory: Inventory, own_instances: OwnInstances) -> dict[str
 
 def offered_devices(
     inventory: Inventory,
-    exclusion: Exclusion,
+    policy: NodePolicy,
     own_instances: OwnInstances,
-    policy: MigPolicy,
     *,
     counters: bool = True,
+    shares: bool = True,
 ) -> tuple[Device, ...]:
     """The devices that this node offers: GPUs by PCI address, each as ``mig_offer`` tells.
 
     The scheduler takes the first that fits, so of one GPU those come first that leave most room for others:
     existing instances, partitions as :func:`_by_what_they_spoil`, and the whole GPU last. Excluded GPUs are
-    not offered in any form.
+    not offered in any form. Without ``counters`` there are no partitions, without ``shares`` no shared
+    devices: the API server must store both.
     """
     devices: list[Device] = []
     for gpu in inventory.gpus:
-        if not exclusion.excludes(gpu):
-            own = own_instances.get(gpu.pci, frozenset())
-            devices += _of_gpu(gpu, own, mig_offer(gpu, own, policy, counters=counters).way)
+        wanted = policy.of(gpu)
+        if wanted.exclude:
+            continue
+        own = own_instances.get(gpu.pci, frozenset())
+        offered = _of_gpu(gpu, own, mig_offer(gpu, own, wanted.mig, counters=counters).way, wanted)
+        if shares:
+            offered = [replace(device, shares=wanted.shares_of(device.profile)) for device in offered]
+        devices += offered
     return tuple(devices)
 
 
-def _of_gpu(gpu: Gpu, own: frozenset[int], way: MigWay) -> list[Device]:
+def _of_gpu(gpu: Gpu, own: frozenset[int], way: MigWay, wanted: GpuPolicy) -> list[Device]:
     devices = list(_existing(gpu, own)) if way.offers_instances else []
     drawn = [_whole(gpu)] if way.offers_whole_gpu else []
     if not way.offers_partitions:
         return devices + drawn
     foreign = foreign_instances(gpu, own)
+    partitions = list(_partitions(gpu))
+    fixed = _fixed(gpu, wanted)
+    if fixed is not None:
+        partitions, drawn = [device for device in partitions if device.partition in fixed], []
     free = [
         device
-        for device in _by_what_they_spoil(_partitions(gpu))
+        for device in _by_what_they_spoil(partitions)
         if not any(device.footprint.overlaps(Footprint(gpu.pci, one.placement)) for one in foreign)
     ]
     layout = CounterLayout.of(gpu)
     return devices + [replace(device, counters=_taken(layout, device)) for device in free + drawn]
+
+
+def _fixed(gpu: Gpu, wanted: GpuPolicy) -> list[Partition] | None:
+    """The partitions of the GPU's fixed layout; ``None`` if it has none, or none that is possible."""
+    if not wanted.layout:
+        return None
+    try:
+        return [Partition(profile, placement) for profile, placement in place(gpu, wanted.layout)]
+    except LayoutError:
+        return None
 
 
 def _taken(layout: CounterLayout, device: Device) -> tuple[tuple[str, int], ...]:

@@ -1,4 +1,4 @@
-"""Exclusion: the GPUs that an administrator keeps out of the driver's hands."""
+"""GPU selection: how an administrator names GPUs, to exclude them or to give them a policy of their own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Self
 from driver.inventory import Gpu, PciAddress
 
 
-class ExclusionError(ValueError):
+class GpuSelectionError(ValueError):
     """An entry that names no GPU in any of the allowed ways."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusion:
-    """Which GPUs to leave alone, by UUID (lower case), PCI address, NVML index or product name."""
+class GpuSelection:
+    """Which GPUs are meant: by UUID (lower case), PCI address, NVML index or product; none by default."""
 
     uuids: frozenset[str] = frozenset()
     addresses: frozenset[PciAddress] = frozenset()
@@ -30,7 +30,7 @@ class Exclusion:
         A regular expression may match anywhere in the product name.
 
         Raises:
-            ExclusionError: an entry is empty, is a malformed address, names a MIG device, or is no regular
+            GpuSelectionError: an entry is empty, is a malformed address, names a MIG device, or is no regular
                 expression.
         """
         uuids: set[str] = set()
@@ -49,7 +49,7 @@ class Exclusion:
                 products.append(_product(entry))
         return cls(frozenset(uuids), frozenset(addresses), frozenset(indexes), tuple(products))
 
-    def excludes(self, gpu: Gpu) -> bool:
+    def selects(self, gpu: Gpu) -> bool:
         return (
             gpu.uuid.lower() in self.uuids
             or gpu.pci in self.addresses
@@ -69,15 +69,15 @@ def _product(entry: str) -> re.Pattern[str]:
     if not entry:
         raise _refusal(entry, "it is empty")
     if entry.upper().startswith("MIG-"):
-        raise _refusal(entry, "a MIG device cannot be excluded, only its whole GPU")
+        raise _refusal(entry, "a MIG device cannot be named here, only its whole GPU")
     try:
         return re.compile(entry)
     except re.error as error:
         raise _refusal(entry, f"it is no regular expression: {error}") from None
 
 
-def _refusal(entry: str, reason: str) -> ExclusionError:
-    return ExclusionError(
-        f"excluded device {entry!r}: {reason}; allowed are a GPU UUID (GPU-…), a PCI address (0000:65:00.0), "
+def _refusal(entry: str, reason: str) -> GpuSelectionError:
+    return GpuSelectionError(
+        f"GPU {entry!r}: {reason}; allowed are a GPU UUID (GPU-…), a PCI address (0000:65:00.0), "
         "an NVML index (3) or a regular expression on the product name (Tesla T4)"
     )

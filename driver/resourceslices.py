@@ -28,12 +28,20 @@ def published(device: Device, inventory: Inventory) -> dict[str, Any]:
         "attributes": attributes(device, inventory),
         "capacity": capacity(device),
     }
+    if device.shares is not None:
+        entry["allowMultipleAllocations"] = True
     if device.counters:
         counter_set_name = gpu_name(device.gpu.pci)
         entry["consumesCounters"] = [
             {"counterSet": counter_set_name, "counters": values(dict(device.counters))}
         ]
     return entry
+
+
+def way_of_sharing(entry: Mapping[str, Any]) -> object:
+    """What claims may rely on while they share a device, of a device as the API has it; equal if the same."""
+    policies = {name: value.get("requestPolicy") for name, value in entry.get("capacity", {}).items()}
+    return entry.get("allowMultipleAllocations", False), policies
 
 
 def counter_sets(

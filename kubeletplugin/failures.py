@@ -10,7 +10,7 @@ from cdi.driverroot import DriverRootError
 from cdi.spec import SpecError
 from cdi.specfolder import SpecFolderError
 from driver.claim import ClaimError
-from driver.exclusion import ExclusionError
+from driver.gpuselection import GpuSelectionError
 from driver.nvml import NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError
 from kube.errors import ApiError, ApiUnavailable
@@ -41,7 +41,7 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (DriverRootError, "DriverRoot"),
     (SpecFolderError, "CdiFolder"),
     (SpecError, "CdiSpec"),
-    (ExclusionError, "Settings"),
+    (GpuSelectionError, "Settings"),
     (NvmlUnavailable, "NvmlUnavailable"),
     (NvmlError, "Nvml"),
     (LaneTimeout, "NvmlTimeout"),

@@ -20,6 +20,7 @@ from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_n
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
 from driver.migoffer import MigOffer, MigPolicy, mig_offer
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -80,7 +81,9 @@ class GpuHardware:
         self._smi_timeout = min(settings.nvml_timeout_seconds, _LONGEST_SMI_SECONDS)
         self._smi = NvidiaSmi(self._driver_root, metrics, self._smi_timeout)
         self._records = records
+        self._policy = settings.policy
         self._counters = True
+        self._shares = True
         self._view = NodeView()
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
@@ -116,12 +119,25 @@ class GpuHardware:
         return any(
             self._offer(gpu, self.own_instances).way.offers_partitions
             for gpu in self.inventory.gpus
-            if not self._settings.exclusion.excludes(gpu)
+            if not self._policy.excludes(gpu)
         )
 
-    def offer(self, own: OwnInstances, *, counters: bool) -> None:
-        """Offer anew: ``own`` are instances that are ours too, ``counters`` what the API server stores."""
-        self._counters = counters
+    @property
+    def policy(self) -> NodePolicy:
+        """What the administrator wants of each GPU."""
+        return self._policy
+
+    def apply(self, policy: NodePolicy) -> None:
+        """Offer the GPUs as another policy wants it."""
+        self._policy = policy
+        if self.ready.is_set():
+            self._derive(self._view.inventory, self._view.own_instances)
+            self.changed.set()
+        self.rescan()
+
+    def offer(self, own: OwnInstances, *, counters: bool, shares: bool) -> None:
+        """Offer anew: ``own`` are instances that are ours too; counters and shares the API server stores."""
+        self._counters, self._shares = counters, shares
         self._derive(self._view.inventory, merged(self._view.own_instances, own))
 
     def boot_id(self) -> str:
@@ -144,7 +160,7 @@ class GpuHardware:
         return self._view.devices
 
     def is_offered(self, name: str) -> bool:
-        return any(device.name == name for device in self._view.offered)
+        return name in self._view.offered_names
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)
@@ -250,14 +266,18 @@ class GpuHardware:
             )
             return False
         self._metrics.discovery_seconds.observe(time.monotonic() - started)
-        if self._settings.mig is not MigPolicy.DYNAMIC:
-            readings = [_with_its_mode(reading) for reading in readings]
+        readings = [self._as_the_policy_wants(reading) for reading in readings]
         gpus = _gpus(readings)
         whole = [gpu.pci for gpu in gpus if self._offer(gpu, own).way.offers_whole_gpu]
         inventory = assemble(node, readings, whole)
         self._accept(inventory, own)
-        self._conditions.stand(of_inventory(inventory, self._view.without_devices))
+        self._conditions.stand(self._problems())
         return True
+
+    def _problems(self) -> list[Condition]:
+        view = self._view
+        impossible = [Condition("LayoutImpossible", problem) for problem in view.layout_problems]
+        return of_inventory(view.inventory, view.without_devices) + impossible
 
     async def _read_with_owners(
         self,
@@ -285,7 +305,13 @@ class GpuHardware:
         return not self._roots.nvidia_display_functions()
 
     def _offer(self, gpu: Gpu, own: OwnInstances) -> MigOffer:
-        return mig_offer(gpu, own.get(gpu.pci, frozenset()), self._settings.mig, counters=True)
+        return mig_offer(gpu, own.get(gpu.pci, frozenset()), self._policy.of(gpu).mig, counters=True)
+
+    def _as_the_policy_wants(self, reading: GpuReading | UnreadableGpu) -> GpuReading | UnreadableGpu:
+        """The reading, without what makes MIG mode easy to change where it is not for us to change."""
+        if isinstance(reading, UnreadableGpu) or self._policy.of(reading.gpu).mig is MigPolicy.DYNAMIC:
+            return reading
+        return replace(reading, gpu=replace(reading.gpu, resetless_mig=False))
 
     async def _read(self) -> tuple[NodeReading, list[GpuReading | UnreadableGpu]]:
         node = await self._read_node()
@@ -417,8 +443,8 @@ class GpuHardware:
         self.ready.set()
 
     def _derive(self, inventory: Inventory, own: OwnInstances) -> None:
-        settings, offers = self._settings, self._view.offers
-        self._view = node_view(inventory, own, settings.exclusion, settings.mig, counters=self._counters)
+        offers = self._view.offers
+        self._view = node_view(inventory, own, self._policy, counters=self._counters, shares=self._shares)
         self._metrics.mig_without_instances.set(len(self._view.without_devices))
         if self._view.offers != offers:
             self._metrics.gpu_mig.clear()
@@ -454,13 +480,6 @@ def _known_by(view: NodeView) -> object:
     inventory = view.inventory
     cards = {(gpu.pci, gpu.uuid) for gpu in inventory.gpus}
     return cards, inventory.unreadable_gpus, inventory.driver_version, view.offers
-
-
-def _with_its_mode(reading: GpuReading | UnreadableGpu) -> GpuReading | UnreadableGpu:
-    """The reading of a GPU whose MIG mode is not for us to change, however easily it could be."""
-    if isinstance(reading, UnreadableGpu):
-        return reading
-    return replace(reading, gpu=replace(reading.gpu, resetless_mig=False))
 
 
 def _claims_lane(pci: PciAddress) -> str:

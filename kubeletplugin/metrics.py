@@ -73,6 +73,11 @@ class Metrics:
             "GPUs whose MIG mode the driver turned on, needs no more, and cannot turn off now.",
             registry=registry,
         )
+        self.policy_valid = Gauge(
+            "gpudra_node_policy_valid",
+            "1 if what the file of the node policy says holds, 0 if what it said before does: it is wrong.",
+            registry=registry,
+        )
         self.gpu_mig = Gauge(
             "gpudra_gpu_mig",
             "1 for the way that each GPU goes: what of it is offered.",
@@ -82,6 +87,11 @@ class Metrics:
         self.counters_supported = Gauge(
             "gpudra_counters_supported",
             "Whether the API server stores shared counters, without which no partition is offered; 1 or 0.",
+            registry=registry,
+        )
+        self.shared_devices_supported = Gauge(
+            "gpudra_shared_devices_supported",
+            "Whether the API server stores devices that claims share, without which none is offered; 1 or 0.",
             registry=registry,
         )
         self.waiting_for_driver = Gauge(

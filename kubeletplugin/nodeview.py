@@ -6,20 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driver.devices import Device, OwnInstances, known_devices, offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, PciAddress
-from driver.migoffer import MigOffer, MigPolicy, mig_offer
+from driver.miglayout import LayoutError, place
+from driver.migoffer import MigOffer, mig_offer
+from driver.nodepolicy import NodePolicy
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """``devices`` are all that a claim may name; ``offers`` has each GPU that is not excluded."""
+    """``devices`` are all that a claim may name; ``offers`` has each GPU that is not excluded.
+
+    ``layout_problems`` tells which GPUs cannot have the fixed layout that the policy wants, and why.
+    """
 
     inventory: Inventory = field(default_factory=Inventory)
     own_instances: OwnInstances = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
     offered: tuple[Device, ...] = ()
+    offered_names: frozenset[str] = frozenset()
     offers: Mapping[PciAddress, MigOffer] = field(default_factory=dict)
+    layout_problems: tuple[str, ...] = ()
 
     @property
     def without_devices(self) -> list[Gpu]:
@@ -35,17 +41,29 @@ class NodeView:
 def node_view(
     inventory: Inventory,
     own_instances: OwnInstances,
-    exclusion: Exclusion,
-    policy: MigPolicy,
+    policy: NodePolicy,
     *,
     counters: bool,
+    shares: bool,
 ) -> NodeView:
-    """Derive the view. Without ``counters``, which the API server must store, there are no partitions."""
-    offered = offered_devices(inventory, exclusion, own_instances, policy, counters=counters)
+    """Derive the view.
+
+    Without ``counters``, which the API server must store, there are no partitions; without ``shares`` there
+    are no shared devices.
+    """
+    offered = offered_devices(inventory, policy, own_instances, counters=counters, shares=shares)
     known = known_devices(inventory, own_instances) | {device.name: device for device in offered}
-    offers = {
-        gpu.pci: mig_offer(gpu, own_instances.get(gpu.pci, frozenset()), policy, counters=counters)
-        for gpu in inventory.gpus
-        if not exclusion.excludes(gpu)
-    }
-    return NodeView(inventory, own_instances, known, offered, offers)
+    offers: dict[PciAddress, MigOffer] = {}
+    problems = []
+    for gpu in inventory.gpus:
+        wanted = policy.of(gpu)
+        if wanted.exclude:
+            continue
+        own = own_instances.get(gpu.pci, frozenset())
+        offers[gpu.pci] = mig_offer(gpu, own, wanted.mig, counters=counters)
+        try:
+            place(gpu, wanted.layout)
+        except LayoutError as error:
+            problems.append(str(error))
+    names = frozenset(device.name for device in offered)
+    return NodeView(inventory, own_instances, known, offered, names, offers, tuple(problems))

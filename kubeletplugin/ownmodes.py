@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, PciAddress
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml, NvmlError, NvmlUnavailable
 from kubeletplugin import migoperations
 from kubeletplugin.conditions import Announce, Condition, Conditions
@@ -60,8 +60,7 @@ class OwnModes:
         metrics: Metrics,
         announce: Announce,
         *,
-        policy: MigPolicy,
-        exclusion: Exclusion,
+        policy: Callable[[], NodePolicy],
         boot_id: str,
     ) -> None:
         self._hardware = hardware
@@ -69,8 +68,7 @@ class OwnModes:
         self._locks = locks
         self._left = metrics.mig_modes_left
         self._conditions = Conditions(announce)
-        self._makes_partitions = policy is MigPolicy.DYNAMIC
-        self._exclusion = exclusion
+        self._policy = policy
         self._boot_id = boot_id
         self._mig = MigChanges(hardware, metrics, boot_id)
 
@@ -95,9 +93,6 @@ class OwnModes:
             await self._pause(unprepared)
 
     async def _pause(self, unprepared: asyncio.Event) -> None:
-        if self._makes_partitions:
-            await asyncio.sleep(_PERIOD_SECONDS)
-            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PERIOD_SECONDS):
                 await unprepared.wait()
@@ -125,7 +120,8 @@ class OwnModes:
         card = Card(gpu.pci, gpu.uuid)
         async with self._locks.hold([str(gpu.pci)], "the look at its MIG mode", _LOCK_SECONDS):
             if not await self._look(card, lambda nvml: migoperations.is_mode_off(nvml, card)):
-                if self._makes_partitions or self._exclusion.excludes(gpu):
+                wanted = self._policy().of(gpu)
+                if wanted.exclude or wanted.mig is MigPolicy.DYNAMIC:
                     return
                 if await self._store.run(lambda store: _is_held(store, gpu.pci)):
                     return

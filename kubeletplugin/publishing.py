@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from driver.devices import Device
-from driver.resourceslices import counter_sets, desired, slice_specs
+from driver.resourceslices import counter_sets, desired, slice_specs, way_of_sharing
 from kubeletplugin.conditions import Announce, Condition, Conditions
-from kubeletplugin.counterprobe import FEATURE_GATE, CounterProbe
 from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.featureprobe import FeatureProbe
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
@@ -43,7 +44,8 @@ def free_of(offered: Sequence[Device], gone: Sequence[HeldDevice]) -> list[Devic
 class Publishing:
     """Gives the publisher new slices whenever the hardware changes, or a vanished device is let go.
 
-    Partitions are published only while the API server is known to store their counters.
+    Partitions are published only while the API server is known to store their counters, and a device that is
+    held keeps the way in which it is shared until it is free.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class Publishing:
         hardware: GpuHardware,
         engine: ClaimEngine,
         publisher: SlicePublisher,
-        counter_probe: CounterProbe,
+        counter_probe: FeatureProbe,
+        share_probe: FeatureProbe,
         metrics: Metrics,
         announce: Announce,
         *,
@@ -62,6 +65,7 @@ class Publishing:
         self._engine = engine
         self._publisher = publisher
         self._counter_probe = counter_probe
+        self._share_probe = share_probe
         self._metrics = metrics
         self._conditions = Conditions(announce)
         self._node_name = node_name
@@ -73,11 +77,13 @@ class Publishing:
         await self._hardware.ready.wait()
         await self._engine.restored.wait()
         while True:
-            changes = [self._hardware.changed, self._counter_probe.changed]
+            changes = [self._hardware.changed, self._counter_probe.changed, self._share_probe.changed]
             for event in (*changes, self._engine.changed):
                 event.clear()
             if self._hardware.counts:
                 await self._counter_probe.answer()
+            if self._hardware.policy.shares_any:
+                await self._share_probe.answer()
             try:
                 self._records = (await self._engine.records()).values()
             except StoreReplaced:
@@ -94,14 +100,15 @@ class Publishing:
     def dropped(self, dropped: DroppedFields) -> None:
         """The server stored a slice without something. If that were counters, partitions go before the next
         write."""
-        if self._counter_probe.refuted_by(dropped):
+        refuted = [probe.refuted_by(dropped) for probe in (self._counter_probe, self._share_probe)]
+        if any(refuted):
             self._publish()
 
     def _publish(self) -> list[HeldDevice]:
-        """Hand over what is to be published; returns the vanished devices in use that are part of it."""
-        hardware, probe = self._hardware, self._counter_probe
+        """Hand over what is to be published; returns the devices that are in it because they are held."""
+        hardware = self._hardware
         own = own_instances(self._records, hardware.inventory.gpus, hardware.boot_id())
-        hardware.offer(own, counters=probe.supported)
+        hardware.offer(own, counters=self._counter_probe.supported, shares=self._share_probe.supported)
         gone = vanished(hardware.offered, self._records)
         # Shares of one device take from its counters once.
         held = {
@@ -111,13 +118,33 @@ class Publishing:
             if not one.admin_access
         }
         counters = counter_sets(hardware.offered, hardware.own_instances, list(held.values()))
-        current = [hardware.published(device) for device in free_of(hardware.offered, gone)]
+        current = {device.name: hardware.published(device) for device in free_of(hardware.offered, gone)}
         # What a rebuilt store knows only by name has no attributes, and selectors fail on those without.
-        devices = desired(current, [one.published for one in gone if one.gpu_uuid], counters)
+        retained = [one for one in gone if one.gpu_uuid]
+        waiting = self._shared_otherwise(current)
+        for _, one in waiting:
+            current.pop(one.device, None)
+        devices = desired(
+            current.values(), [one.published for one in (*retained, *(one for _, one in waiting))], counters
+        )
         self._metrics.devices.set(len(devices))
         self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
-        self._conditions.stand([*self._withheld(), *self._gone_in_use()])
-        return gone
+        self._conditions.stand([*self._withheld(), *self._gone_in_use(), *map(_policy_waits, waiting)])
+        return gone + [one for _, one in waiting]
+
+    def _shared_otherwise(
+        self, current: Mapping[str, Mapping[str, Any]]
+    ) -> list[tuple[ClaimRecord, HeldDevice]]:
+        """The held devices that were given out in another way of sharing than the policy wants now."""
+        return [
+            (record, one)
+            for record in self._records
+            for one in record.devices
+            if not one.admin_access
+            and one.gpu_uuid
+            and one.device in current
+            and way_of_sharing(one.published) != way_of_sharing(current[one.device])
+        ]
 
     def _gone_in_use(self) -> list[Condition]:
         """GPUs that claims hold and that the hardware does not show any more."""
@@ -134,16 +161,31 @@ class Publishing:
         ]
 
     def _withheld(self) -> list[Condition]:
-        if self._counter_probe.supported or not self._hardware.counts:
-            return []
-        return [
-            Condition(
-                "PartitionsWithheld",
-                "MIG partitions are not offered, only whole GPUs and existing instances: the API server does "
-                f"not store shared counters (feature gate {FEATURE_GATE}; {self._counter_probe.reason}); "
-                "asked again every ten minutes",
-            )
-        ]
+        found = []
+        if self._hardware.counts and not self._counter_probe.supported:
+            text = "MIG partitions are not offered, only whole GPUs and existing instances"
+            found.append(Condition("PartitionsWithheld", f"{text}: {_why(self._counter_probe)}"))
+        if self._hardware.policy.shares_any and not self._share_probe.supported:
+            text = "devices that the node policy wants shared are offered to one claim at a time"
+            found.append(Condition("SharesWithheld", f"{text}: {_why(self._share_probe)}"))
+        return found
+
+
+def _why(probe: FeatureProbe) -> str:
+    feature = probe.feature
+    return (
+        f"the API server does not store {feature.stored} (feature gate {feature.gate}; {probe.reason}); "
+        "asked again every ten minutes"
+    )
+
+
+def _policy_waits(held: tuple[ClaimRecord, HeldDevice]) -> Condition:
+    record, device = held
+    return Condition(
+        "PolicyWaits",
+        f"the node policy shares device {device.device} in another way than when it was given to claim "
+        f"{record.claim}; that holds when it is free",
+    )
 
 
 async def _first_of(events: Sequence[asyncio.Event]) -> None:

@@ -24,15 +24,16 @@ from kubeletplugin.api.pluginregistration_v1_pb2_grpc import add_RegistrationSer
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.claimstatus import StatusWriter
 from kubeletplugin.cleanup import Cleanup
-from kubeletplugin.counterprobe import CounterProbe
 from kubeletplugin.draservice import DraService
 from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, FeatureProbe
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.health import Health
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.ownmodes import OwnModes
+from kubeletplugin.policyfile import PolicyFile
 from kubeletplugin.probes import ProbeServer
 from kubeletplugin.publisher import PublishError, SlicePublisher
 from kubeletplugin.publishing import Publishing
@@ -96,22 +97,42 @@ class Service:
             locks,
             metrics,
             self._reports.warning,
-            policy=settings.mig,
-            exclusion=settings.exclusion,
+            policy=lambda: hardware.policy,
             boot_id=self._boot_id,
         )
+        self._policy_file = None
+        if settings.config is not None:
+            self._policy_file = PolicyFile(
+                settings.config,
+                settings.policy,
+                metrics,
+                self._reports.warning,
+                period_seconds=settings.rescan_seconds,
+            )
         self._status = StatusWriter(self._client, metrics, self._events)
         self._publisher = SlicePublisher(
             self._client, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._reports
         )
-        self._counter_probe = CounterProbe(
-            self._client, metrics, driver=DRIVER_NAME, node_name=settings.node_name
+        self._counter_probe = FeatureProbe(
+            self._client,
+            COUNTERS,
+            metrics.counters_supported,
+            driver=DRIVER_NAME,
+            node_name=settings.node_name,
+        )
+        self._share_probe = FeatureProbe(
+            self._client,
+            SHARED_DEVICES,
+            metrics.shared_devices_supported,
+            driver=DRIVER_NAME,
+            node_name=settings.node_name,
         )
         self._publishing = Publishing(
             hardware,
             engine,
             self._publisher,
             self._counter_probe,
+            self._share_probe,
             metrics,
             self._reports.warning,
             node_name=settings.node_name,
@@ -148,12 +169,15 @@ class Service:
             "publisher": self._publisher.run(),
             "publishing": self._publishing.run(),
             "counter probe": self._counter_probe.run(),
+            "shared devices probe": self._share_probe.run(),
             "claim status": self._status.run(),
             "events": self._events.run(),
             "clean-up": self._cleanup.run(),
             "own MIG modes": self._look_after_own_modes(),
             "sockets": self._serve(),
         }
+        if self._policy_file is not None:
+            parts["node policy"] = self._policy_file.run(self._hardware.apply)
         address = self._settings.http_address
         if address is not None:
             parts["probes"] = self._probe_server(address).run()

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driver.claim import DRIVER_NAME
-from driver.exclusion import Exclusion, ExclusionError
+from driver.gpuselection import GpuSelection, GpuSelectionError
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
+from kubeletplugin.policyfile import PolicyFileError, read_policy
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one run of the plugin needs to know. Times are in seconds.
 
+    ``policy`` is what ``config``, ``exclude`` and ``mig`` said at the start.
     ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses. Where
     ``dev_root`` is ``None``, see :meth:`dev_roots`.
     """
@@ -35,8 +38,8 @@ class Settings:
     proc_root: Path
     sys_root: Path
     hooks: str
-    exclusion: Exclusion
-    mig: MigPolicy
+    config: Path | None
+    policy: NodePolicy
     http_address: tuple[str, int] | None
     rescan_seconds: float
     cleanup_seconds: float
@@ -106,6 +109,12 @@ _FLAGS = (
         "dynamic: MIG instances are made for claims, where API server and GPU allow it; static: those that "
         "an administrator made are offered; off: whole GPUs only",
     ),
+    _Flag(
+        "config",
+        "",
+        "YAML file with a NodePolicy: for single GPUs other values of exclude and mig, and shares and MIG "
+        "layouts; read again when it changes",
+    ),
     _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
     _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
     _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
@@ -164,8 +173,8 @@ def read(arguments: argparse.Namespace) -> Settings:
         proc_root=Path(values["proc-root"]),
         sys_root=Path(values["sys-root"]),
         hooks=values["hooks"],
-        exclusion=_exclusion(values["exclude"]),
-        mig=MigPolicy(_one_of(values, "mig", tuple(MigPolicy))),
+        config=Path(values["config"]) if values["config"] else None,
+        policy=_policy(values),
         http_address=_address(values["http-address"]),
         rescan_seconds=_seconds(values, "rescan-seconds"),
         cleanup_seconds=_seconds(values, "cleanup-seconds"),
@@ -188,10 +197,21 @@ def _seconds(values: Mapping[str, str], name: str) -> float:
     return seconds
 
 
-def _exclusion(value: str) -> Exclusion:
+def _policy(values: Mapping[str, str]) -> NodePolicy:
+    mig = MigPolicy(_one_of(values, "mig", tuple(MigPolicy)))
+    defaults = NodePolicy(_excluded(values["exclude"]), mig)
+    if not values["config"]:
+        return defaults
     try:
-        return Exclusion.parse(part.strip() for part in value.split(",") if part.strip())
-    except ExclusionError as error:
+        return read_policy(Path(values["config"]), defaults)
+    except PolicyFileError as error:
+        raise ValueError(f"--config: {error}") from None
+
+
+def _excluded(value: str) -> GpuSelection:
+    try:
+        return GpuSelection.parse(part.strip() for part in value.split(",") if part.strip())
+    except GpuSelectionError as error:
         raise ValueError(f"--exclude: {error}") from None
 
 

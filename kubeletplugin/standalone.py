@@ -111,7 +111,7 @@ async def _read(hardware: GpuHardware, *, insist: bool = True) -> None:
         if insist:
             raise StandaloneError(hardware.unavailable)
         return
-    hardware.offer({}, counters=True)
+    hardware.offer({}, counters=True, shares=True)
 
 
 @contextlib.asynccontextmanager

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from driver.devices import Device, offered_devices
-from driver.exclusion import Exclusion
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from tests.unit.driver.inventories import gpu, inventory
 
 GPUS = (1, 8)
@@ -104,7 +104,7 @@ def rejected(order: Order, kinds: Sequence[Kind], gpus: int, load: float, seed: 
     """The share of claims that found no device."""
     choice = random.Random(seed)
     node = inventory(*(gpu(bus) for bus in range(1, gpus + 1)))
-    devices = order(offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC), random.Random(seed))
+    devices = order(offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), {}), random.Random(seed))
     fitting = [[device for device in devices if kind.selects(device)] for kind in kinds]
     weights = [kind.weight for kind in kinds]
     mean = sum(kind.slices * kind.weight for kind in kinds) / sum(weights)

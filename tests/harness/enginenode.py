@@ -16,8 +16,9 @@ from typing import Any
 
 from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, AllocationResult, ClaimReference, ConfigEntry
-from driver.exclusion import Exclusion
+from driver.gpuselection import GpuSelection
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml, call_of_thread
 from kubeletplugin import settings
 from kubeletplugin.conditions import Announce, nobody
@@ -96,8 +97,7 @@ class EngineNode:
             self.locks,
             self.metrics,
             announce,
-            policy=policy,
-            exclusion=Exclusion.parse(excluded),
+            policy=lambda: NodePolicy(GpuSelection.parse(excluded), policy),
             boot_id=self.hardware.boot_id(),
         )
 

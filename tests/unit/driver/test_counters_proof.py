@@ -16,10 +16,10 @@ import pytest
 from driver.counters import CounterLayout, Counters
 from driver.devices import Device, OwnInstances, Partition, offered_devices
 from driver.discovery import discover
-from driver.exclusion import Exclusion
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, GpuInstance, Inventory
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml
 from driver.resourceslices import counter_sets
 from nvmlsim.library import StateError
@@ -66,7 +66,7 @@ def partitions(gpu: Gpu, foreign: Sequence[Partition] = ()) -> tuple[tuple[Devic
     )
     node = Inventory(gpus=(replace(gpu, gpu_instances=instances),))
     own: OwnInstances = {}
-    offered = offered_devices(node, Exclusion(), own, MigPolicy.DYNAMIC)
+    offered = offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), own)
     (counters,) = counter_sets(offered, own)
     totals = {name: int(amount["value"]) for name, amount in counters["counters"].items()}
     return tuple(device for device in offered if device.partition), totals

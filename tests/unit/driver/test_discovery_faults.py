@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from driver.devices import offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, UnreadableField
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DeviceChanged, DevicePresenceError, verify
 from driver.resourceslices import published, slice_specs
@@ -58,7 +58,7 @@ def _without_computed(gpu: Gpu) -> Gpu:
 def _check_pool(inventory: Inventory) -> None:
     devices = [
         published(device, inventory)
-        for device in offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+        for device in offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     ]
     assert len({frozenset(device["attributes"]) for device in devices}) == 1
     specs = slice_specs(devices, "node-1", "node-1")
@@ -102,7 +102,7 @@ def test_b001_memory_that_nvml_does_not_tell_is_zero(open_node: OpenNode) -> Non
     inventory = node.discover()
     devices = [
         published(device, inventory)
-        for device in offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+        for device in offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     ]
     assert [device["capacity"]["memory"]["value"] for device in devices] == ["0", "81920Mi"]
     assert inventory.unreadable_fields == (
@@ -160,7 +160,7 @@ def test_b004_a_gpu_lost_at_any_query_is_set_aside(open_node: OpenNode, symbol: 
 
 def test_b004_a_gpu_off_the_bus(open_node: OpenNode) -> None:
     node = open_node("t4x4")
-    device = offered_devices(node.discover(), Exclusion(), {}, MigPolicy.STATIC)[2]
+    device = offered_devices(node.discover(), NodePolicy(mig=MigPolicy.STATIC), {})[2]
     node.simulated.lose(2)
     inventory = node.discover()
     assert [len(inventory.gpus), len(inventory.unreadable_gpus)] == [3, 1]
@@ -170,7 +170,7 @@ def test_b004_a_gpu_off_the_bus(open_node: OpenNode) -> None:
 
 def test_b007_gpus_come_and_go(open_node: OpenNode) -> None:
     node = open_node("t4x4")
-    device = offered_devices(node.discover(), Exclusion(), {}, MigPolicy.STATIC)[1]
+    device = offered_devices(node.discover(), NodePolicy(mig=MigPolicy.STATIC), {})[1]
     node.simulated.unplug(1)
     without = node.discover()
     assert [str(gpu.pci) for gpu in without.gpus] == ["0000:17:00.0", "0000:57:00.0", "0000:77:00.0"]
@@ -220,7 +220,7 @@ def test_b015_one_mig_device_that_cannot_be_read_hides_no_other(open_node: OpenN
     (failure,) = inventory.unreadable_fields
     assert failure.field.startswith("migDevices[")
     assert failure.reason == "nvmlDeviceGetAttributes_v2: UNKNOWN (999)"
-    assert len(offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)) == 7
+    assert len(offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})) == 7
 
 
 def test_a_driver_that_knows_no_profile_by_id_has_it_in_the_name(open_node: OpenNode) -> None:

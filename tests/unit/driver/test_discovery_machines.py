@@ -9,9 +9,9 @@ import pytest
 
 from driver.devices import offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, discover
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, PciAddress, UnreadableGpu
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.resourceslices import published, slice_specs
 from tests.unit.driver.conftest import OpenNode
 from tests.unit.driver.slicevalidator import violations
@@ -157,7 +157,7 @@ def test_gpus_can_be_read_by_an_executor(open_node: OpenNode) -> None:
 )
 def test_b025_each_machine_makes_a_valid_pool(open_node: OpenNode, machine: str) -> None:
     inventory = open_node(machine).discover()
-    devices = offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+    devices = offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     specs = slice_specs([published(device, inventory) for device in devices], "node-1", "node-1")
     assert len(devices) == len({device.name for device in devices}) == len(inventory.gpus)
     assert violations([spec | {"pool": spec["pool"] | {"generation": 1}} for spec in specs]) == []
@@ -174,8 +174,8 @@ def test_b016_names_and_domains_do_not_follow_minors_and_indexes(open_node: Open
     assert [replace(gpu, minor=0, index=0) for gpu in after.gpus] == [
         replace(gpu, minor=0, index=0) for gpu in before.gpus
     ]
-    assert [device.name for device in offered_devices(after, Exclusion(), {}, MigPolicy.STATIC)] == [
-        device.name for device in offered_devices(before, Exclusion(), {}, MigPolicy.STATIC)
+    assert [device.name for device in offered_devices(after, NodePolicy(mig=MigPolicy.STATIC), {})] == [
+        device.name for device in offered_devices(before, NodePolicy(mig=MigPolicy.STATIC), {})
     ]
 
 

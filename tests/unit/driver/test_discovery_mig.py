@@ -13,9 +13,9 @@ import pytest
 
 from driver.devices import offered_devices
 from driver.discovery import GpuReading, read_gpu
-from driver.exclusion import Exclusion
 from driver.inventory import Inventory, Placement
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.presence import verify
 from driver.resourceslices import published, slice_specs
 from nvmlsim.library import StateError
@@ -26,7 +26,7 @@ from tests.unit.driver.slicevalidator import violations
 
 
 def _names(inventory: Inventory) -> list[str]:
-    return [device.name for device in offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)]
+    return [device.name for device in offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})]
 
 
 def test_b070_seven_instances_are_seven_devices(open_node: OpenNode) -> None:
@@ -283,7 +283,7 @@ def test_a_gpu_in_mig_mode_leaves_the_nvlink_domain_of_the_others(open_node: Ope
     first = {"type": {"string": "mig"}, "nvlinkLinks": {"int": 0}, "nvlinkPeers": {"int": 0}}
     devices = [
         published(device, inventory)
-        for device in offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+        for device in offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     ]
     assert {key: devices[0]["attributes"][key] for key in first} == first
     assert devices[0]["attributes"]["nvlinkDomain"] == devices[0]["attributes"]["uuid"]
@@ -294,7 +294,7 @@ def test_b020_b025_a_mixed_node_is_a_valid_pool_of_distinct_devices(open_node: O
     gpus = [{"model": "t4"}, {"model": "h100-sxm5-80gb", "count": 2}, {"model": "rtx-pro-6000-server"}]
     mig = {1: ["1g.10gb+me", "1c.2g.20gb", "3g.40gb"], 3: ["1g.24gb+me.all", "1g.24gb-me"]}
     inventory = open_node("t4x4", gpus=gpus, mig=mig).discover()
-    offered = offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+    offered = offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     devices = [published(device, inventory) for device in offered]
     assert len({device["name"] for device in devices}) == len({device.uuid for device in offered}) == 8
     assert len({frozenset(device["attributes"]) for device in devices}) == 1
@@ -315,7 +315,7 @@ def test_b025_any_mig_state_is_a_valid_pool_that_maps_back_to_the_hardware(
     for gpu, key in enumerate(chosen):
         _partition_at_random(node.simulated, gpu, key, choice)
     inventory = node.discover()
-    offered = offered_devices(inventory, Exclusion(), {}, MigPolicy.STATIC)
+    offered = offered_devices(inventory, NodePolicy(mig=MigPolicy.STATIC), {})
     devices = [published(device, inventory) for device in offered]
     specs = slice_specs(devices, "node-1", "node-1")
     assert violations([spec | {"pool": spec["pool"] | {"generation": 1}} for spec in specs]) == []

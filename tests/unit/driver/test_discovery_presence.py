@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from driver.devices import Device, offered_devices
-from driver.exclusion import Exclusion
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.presence import DeviceChanged, DevicePresenceError, verify
 from tests.unit.driver.conftest import OpenedNode, OpenNode
 
 
 def _devices(node: OpenedNode) -> tuple[Device, ...]:
-    return offered_devices(node.discover(), Exclusion(), {}, MigPolicy.STATIC)
+    return offered_devices(node.discover(), NodePolicy(mig=MigPolicy.STATIC), {})
 
 
 @pytest.mark.parametrize("machine", ["t4x4", "hgx-h100", "gb200-tray"])

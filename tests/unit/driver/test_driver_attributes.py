@@ -6,9 +6,9 @@ import pytest
 
 from driver.attributes import ATTRIBUTES, CAPACITIES, attributes, capacity
 from driver.devices import Device, offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import Engines, Gpu, Inventory, PciAddress, Placement
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from tests.unit.driver.inventories import GIB, gpu, inventory, mig
 
 _DOCUMENT = Path(__file__).parents[3] / "docs/attributes.md"
@@ -24,7 +24,7 @@ _PARTED = gpu(
 )
 _UNREADABLE = Gpu(uuid="GPU-bare", pci=PciAddress(0, 0xCA, 0, 0), index=2)
 _NODE = inventory(_WHOLE, _PARTED, _UNREADABLE)
-_DEVICES = offered_devices(_NODE, Exclusion(), {}, MigPolicy.STATIC)
+_DEVICES = offered_devices(_NODE, NodePolicy(mig=MigPolicy.STATIC), {})
 _OPTIONAL = {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"}
 
 
@@ -42,12 +42,13 @@ def test_b020_all_devices_have_the_same_keys() -> None:
             "encoders",
             "jpegEngines",
             "ofaEngines",
+            "shares",
         }
     assert set(attributes(_DEVICES[0], _NODE)) >= _OPTIONAL
 
 
 def test_b020_attributes_and_capacities_leave_room() -> None:
-    assert len(ATTRIBUTES) + len(CAPACITIES) <= 30
+    assert len(ATTRIBUTES) + len(CAPACITIES) <= 31
 
 
 def test_a_whole_gpu() -> None:
@@ -85,6 +86,7 @@ def test_a_whole_gpu() -> None:
         "encoders": {"value": "0"},
         "jpegEngines": {"value": "7"},
         "ofaEngines": {"value": "1"},
+        "shares": {"value": "0"},
     }
 
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from driver.devices import known_devices, offered_devices
-from driver.exclusion import Exclusion, ExclusionError
+from driver.gpuselection import GpuSelection, GpuSelectionError
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from tests.unit.driver.inventories import gpu, inventory, mig
 
 _FIRST = gpu(0x17, index=0)
@@ -25,7 +26,9 @@ _SECOND = gpu(0x65, index=1, product_name="Tesla T4", mig_enabled=True, mig_devi
     ],
 )
 def test_b014_excluded_gpus_are_not_offered_in_any_form(entry: str, left: list[str]) -> None:
-    devices = offered_devices(inventory(_FIRST, _SECOND), Exclusion.parse([entry]), {}, MigPolicy.STATIC)
+    devices = offered_devices(
+        inventory(_FIRST, _SECOND), NodePolicy(GpuSelection.parse([entry]), MigPolicy.STATIC), {}
+    )
     assert [device.name for device in devices] == left
 
 
@@ -40,7 +43,7 @@ def test_b075_a_claim_may_name_excluded_gpus_and_whole_gpus_in_mig_mode() -> Non
 
 @pytest.mark.parametrize("entry", ["", "  ", "Tesla (T4", "0000:65:00", ":65:00.0", "MIG-4f0", "*"])
 def test_b014_an_invalid_entry_is_named(entry: str) -> None:
-    with pytest.raises(ExclusionError) as caught:
-        Exclusion.parse(["0", entry])
+    with pytest.raises(GpuSelectionError) as caught:
+        GpuSelection.parse(["0", entry])
     assert repr(entry.strip()) in str(caught.value)
     assert "a GPU UUID (GPU-…)" in str(caught.value)

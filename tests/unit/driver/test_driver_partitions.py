@@ -9,9 +9,9 @@ import pytest
 
 from driver.attributes import ATTRIBUTES, attributes, capacity
 from driver.devices import Device, known_devices, offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, MigProfile, Placement
 from driver.migoffer import MigPolicy, MigWay, mig_offer
+from driver.nodepolicy import NodePolicy
 from driver.resourceslices import counter_sets, desired, published, slice_specs
 from tests.unit.driver.inventories import H100_PROFILES, gpu, gpu_instance, inventory, mig
 from tests.unit.driver.slicevalidator import violations
@@ -28,7 +28,7 @@ _ALL = 25
 
 def _offered(*gpus: Gpu, own: frozenset[int] = frozenset(), **options: Any) -> tuple[Device, ...]:
     policy = options.pop("policy", MigPolicy.DYNAMIC)
-    return offered_devices(inventory(*gpus), Exclusion(), {_PCI: own}, policy, **options)
+    return offered_devices(inventory(*gpus), NodePolicy(mig=policy), {_PCI: own}, **options)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,13 @@ def test_b026_a_partition_tells_of_its_profile_and_has_no_uuid() -> None:
         "encoders": "0",
         "jpegEngines": "1",
         "ofaEngines": "1",
+        "shares": "0",
     }
 
 
 def test_no_two_partitions_match_by_an_attribute_that_means_a_connection() -> None:
     node = inventory(gpu(fabric_clique="cluster.1"))
-    devices = offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC)
+    devices = offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), {})
     for name in ("nvlinkDomain", "fabricClique"):
         values = {attributes(device, node)[name]["string"] for device in devices}
         assert len(values) == len(devices)
@@ -188,7 +189,7 @@ def test_b027_profiles_that_nobody_knows_are_published(text: str) -> None:
 
 
 def _specs(node: Inventory) -> list[dict[str, Any]]:
-    offered = offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC)
+    offered = offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), {})
     counters = counter_sets(offered, {})
     devices = desired([published(device, node) for device in offered], [], counters)
     specs = slice_specs(devices, "node-1", "node-1", counters=counters)
@@ -217,7 +218,7 @@ def test_a_board_with_a_hundred_partitions_is_a_valid_pool() -> None:
 def test_a_vanished_device_in_use_stands_last_of_its_gpu_and_takes_from_known_counters_only() -> None:
     first, second = gpu(0x17), gpu(0x65)
     node = inventory(first, second)
-    before = offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC)
+    before = offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), {})
     held = [published(device, node) for device in before if device.name.endswith(("17-00-0", "1g10gb-me-2"))]
     assert [device["name"] for device in held] == [
         "gpu-0000-17-00-0-mig-1g10gb-me-2",
@@ -225,7 +226,7 @@ def test_a_vanished_device_in_use_stands_last_of_its_gpu_and_takes_from_known_co
         "gpu-0000-65-00-0-mig-1g10gb-me-2",
     ]
     after = inventory(replace(first, profiles=()), second)
-    offered = offered_devices(after, Exclusion(), {}, MigPolicy.DYNAMIC)
+    offered = offered_devices(after, NodePolicy(mig=MigPolicy.DYNAMIC), {})
     counters = counter_sets(offered, {}, held)
     devices = desired([published(device, after) for device in offered], held, counters)
     assert [device["name"] for device in devices][:3] == [

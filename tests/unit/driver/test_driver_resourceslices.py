@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.devices import offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import Gpu, Inventory, PciAddress
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.resourceslices import desired, published, slice_specs
 from tests.unit.driver.inventories import gpu, inventory, mig
 from tests.unit.driver.slicevalidator import violations
 
 
 def _published(node: Inventory) -> list[dict[str, Any]]:
-    return [published(device, node) for device in offered_devices(node, Exclusion(), {}, MigPolicy.STATIC)]
+    return [published(device, node) for device in offered_devices(node, NodePolicy(mig=MigPolicy.STATIC), {})]
 
 
 def _check(specs: list[dict[str, Any]]) -> None:

@@ -16,9 +16,9 @@ from cdi.spec import ContainerEdits, DeviceNode, to_json
 from cdi.specfolder import SpecFolder, SpecFolderError
 from driver.claim import AllocatedClaim, AllocationResult, ClaimError, ClaimReference
 from driver.devices import Device, known_devices, offered_devices
-from driver.exclusion import Exclusion
 from driver.inventory import PciAddress
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml
 from driver.presence import DevicePresenceError
 from driver.resourceslices import published
@@ -57,7 +57,7 @@ class Hardware:
 
     def is_offered(self, name: str) -> bool:
         offered = {
-            device.name for device in offered_devices(self.inventory, Exclusion(), {}, MigPolicy.STATIC)
+            device.name for device in offered_devices(self.inventory, NodePolicy(mig=MigPolicy.STATIC), {})
         }
         return name in offered - self.excluded
 

@@ -18,8 +18,8 @@ from kube.backoff import Backoff
 from kube.client import KubeClient
 from kube.resources import NODES, RESOURCE_SLICES, Object
 from kubeletplugin import settings
-from kubeletplugin.counterprobe import CounterProbe
 from kubeletplugin.engine import ClaimEngine
+from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, FeatureProbe
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.lanes import Lanes
@@ -125,15 +125,20 @@ async def running(
     )
     engine.restored.set()
     client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
-    probe = CounterProbe(client, metrics, driver="gpu.nvidia.com", node_name="n1", period=0.3)
+    probe = FeatureProbe(
+        client, COUNTERS, metrics.counters_supported, driver="gpu.nvidia.com", node_name="n1", period=0.3
+    )
+    shares = FeatureProbe(
+        client, SHARED_DEVICES, metrics.shared_devices_supported, driver="gpu.nvidia.com", node_name="n1"
+    )
     publisher = SlicePublisher(
         client, driver="gpu.nvidia.com", node_name="n1", observer=reports, backoff=Backoff(0.02, 0.2)
     )
     publishing = Publishing(
-        hardware, engine, publisher, probe, metrics, reports.warning, node_name="n1", pool="n1"
+        hardware, engine, publisher, probe, shares, metrics, reports.warning, node_name="n1", pool="n1"
     )
     reports.publishing = publishing
-    parts = [hardware.run(), probe.run(), publisher.run(), publishing.run()]
+    parts = [hardware.run(), probe.run(), shares.run(), publisher.run(), publishing.run()]
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield Running(server, simulated, hardware, engine, store, reports, metrics)
@@ -203,7 +208,7 @@ async def test_b030_partitions_go_in_the_write_that_loses_their_counters(tmp_pat
     seen: list[Object] = []
 
     def lose(written: Object) -> None:
-        if str(written["metadata"].get("generateName")).startswith("counter-probe-"):
+        if str(written["metadata"].get("generateName")).startswith("feature-probe-"):
             return
         without_counters(written)
         seen.append(written)

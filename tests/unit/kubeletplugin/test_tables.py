@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from driver.devices import offered_devices
-from driver.exclusion import Exclusion
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from driver.resourceslices import published
 from kubeletplugin.tables import inventory_table
 from tests.unit.driver.inventories import gpu, inventory
@@ -12,7 +12,7 @@ from tests.unit.driver.inventories import gpu, inventory
 
 def test_the_placements_of_a_profile_are_one_line() -> None:
     node = inventory(gpu(0x17), gpu(0x65, mig_capable=False))
-    devices = offered_devices(node, Exclusion(), {}, MigPolicy.DYNAMIC)
+    devices = offered_devices(node, NodePolicy(mig=MigPolicy.DYNAMIC), {})
     entries = [published(device, node) for device in devices]
     slices: list[dict[str, Any]] = [{"spec": {"sharedCounters": []}}, {"spec": {"devices": entries}}]
     table = [line.split("   ") for line in inventory_table(slices).splitlines()]

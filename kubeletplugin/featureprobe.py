@@ -1,24 +1,26 @@
-"""Probes whether the API server stores shared counters, without which partitions would be given out twice.
+"""Probes whether the API server stores what a feature of Kubernetes needs of a ResourceSlice.
 
-With the feature gate DRAPartitionableDevices off, a server accepts slices and silently leaves the counters
-out. A dry run shows what it would store, and stores nothing.
+With the feature's gate off, a server accepts slices and silently leaves its fields out: without shared
+counters, partitions would be given out twice. A dry run shows what it would store, and stores nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
+
+from prometheus_client import Gauge
 
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_SLICES, Object
-from kubeletplugin.metrics import Metrics
 from kubeletplugin.publisher import COUNTER_FIELDS, DroppedFields
 from kubeletplugin.slicecomparison import dropped_fields
 
-FEATURE_GATE = "DRAPartitionableDevices"
 PERIOD_SECONDS = 600.0
 
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -26,24 +28,71 @@ _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSA
 log = logging.getLogger(__name__)
 
 
-class CounterProbe:
-    """Knows whether counters are stored: asks at the start, every ten minutes, and learns from real writes.
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """What is asked for: the name of its gate, what it stores, in words, and in which fields of a slice.
 
-    ``changed`` is set when the answer changes; whoever publishes clears it.
+    ``specs`` makes what differs between the specs of slices that show it. ``fields`` are paths, and
+    beginnings of paths, as :class:`kubeletplugin.publisher.DroppedFields` has them.
+    """
+
+    gate: str
+    stored: str
+    fields: tuple[str, ...]
+    specs: Callable[[], Sequence[Object]]
+
+
+_COUNTER = {"probe": {"value": "1"}}
+_POLICY = {"default": "1", "validRange": {"min": "1", "max": "2", "step": "1"}}
+
+COUNTERS = Feature(
+    "DRAPartitionableDevices",
+    "shared counters",
+    COUNTER_FIELDS,
+    lambda: [
+        {"sharedCounters": [{"name": "probe", "counters": _COUNTER}]},
+        {"devices": [{"name": "probe", "consumesCounters": [{"counterSet": "probe", "counters": _COUNTER}]}]},
+    ],
+)
+SHARED_DEVICES = Feature(
+    "DRAConsumableCapacity",
+    "devices that several claims share",
+    ("devices[].allowMultipleAllocations",),
+    lambda: [
+        {
+            "devices": [
+                {
+                    "name": "probe",
+                    "allowMultipleAllocations": True,
+                    "capacity": {"probe": {"value": "2", "requestPolicy": _POLICY}},
+                }
+            ]
+        }
+    ],
+)
+
+
+class FeatureProbe:
+    """Knows whether a feature's fields are stored: asks at the start and every ten minutes, and learns.
+
+    It learns from real writes, too. ``changed`` is set when the answer changes; whoever publishes clears it.
     """
 
     def __init__(
         self,
         client: AsyncKubeClient,
-        metrics: Metrics,
+        feature: Feature,
+        metric: Gauge,
         *,
         driver: str,
         node_name: str,
         period: float = PERIOD_SECONDS,
         backoff: Backoff | None = None,
     ) -> None:
+        """``metric`` is 1 while the feature is supported."""
         self._client = client
-        self._metrics = metrics
+        self.feature = feature
+        self._metric = metric
         self._driver = driver
         self._node_name = node_name
         self._period = period
@@ -53,10 +102,10 @@ class CounterProbe:
         self.changed = asyncio.Event()
         self.supported = False
         self.reason = "the API server has not been asked yet"
-        """Why counters are not supported; empty if they are."""
+        """Why the feature is not supported; empty if it is."""
 
     async def answer(self) -> bool:
-        """Whether counters are supported; waits for the first answer of the API server."""
+        """Whether the feature is supported; waits for the first answer of the API server."""
         self._needed.set()
         await self._answered.wait()
         return self.supported
@@ -68,7 +117,7 @@ class CounterProbe:
             try:
                 reason = await self._ask()
             except (ApiError, ApiUnavailable) as error:
-                log.warning("whether the API server stores shared counters is not known: %s", error)
+                log.warning("whether the API server stores %s is not known: %s", self.feature.stored, error)
                 await asyncio.sleep(self._backoff.next_delay())
                 continue
             self._backoff.reset()
@@ -76,8 +125,8 @@ class CounterProbe:
             await asyncio.sleep(self._period)
 
     def refuted_by(self, dropped: DroppedFields) -> bool:
-        """Learn from a slice that was stored with less than was sent: whether that were its counters."""
-        fields = [field for field in dropped.fields if field.startswith(COUNTER_FIELDS)]
+        """Learn from a slice that was stored with less than was sent: whether that was the feature's."""
+        fields = [field for field in dropped.fields if field.startswith(self.feature.fields)]
         if fields:
             self._learn(f"it stored ResourceSlice {dropped.slice_name} without {', '.join(fields)}")
         return bool(fields)
@@ -85,14 +134,14 @@ class CounterProbe:
     def _learn(self, reason: str) -> None:
         supported = not reason
         if not self._answered.is_set() or supported != self.supported:
-            log.info("the API server stores shared counters: %s", reason or "yes")
+            log.info("the API server stores %s: %s", self.feature.stored, reason or "yes")
             self.changed.set()
         self.supported, self.reason = supported, reason
-        self._metrics.counters_supported.set(supported)
+        self._metric.set(supported)
         self._answered.set()
 
     async def _ask(self) -> str:
-        """Why counters are not supported, or nothing.
+        """Why the feature is not supported, or nothing.
 
         Raises:
             ApiError, ApiUnavailable: the server did not answer this question.
@@ -101,7 +150,7 @@ class CounterProbe:
             body = {
                 "apiVersion": RESOURCE_SLICES.group_version,
                 "kind": "ResourceSlice",
-                "metadata": {"generateName": f"counter-probe-{self._node_name}"[:50].rstrip("-.") + "-"},
+                "metadata": {"generateName": f"feature-probe-{self._node_name}"[:50].rstrip("-.") + "-"},
                 "spec": spec,
             }
             try:
@@ -118,16 +167,4 @@ class CounterProbe:
     def _specs(self) -> list[Object]:
         pool = {"name": self._node_name, "generation": 1, "resourceSliceCount": 2}
         common = {"driver": self._driver, "nodeName": self._node_name, "pool": pool}
-        counters = {"probe": {"value": "1"}}
-        return [
-            {**common, "sharedCounters": [{"name": "probe", "counters": counters}]},
-            {
-                **common,
-                "devices": [
-                    {
-                        "name": "probe",
-                        "consumesCounters": [{"counterSet": "probe", "counters": counters}],
-                    }
-                ],
-            },
-        ]
+        return [{**common, **spec} for spec in self.feature.specs()]

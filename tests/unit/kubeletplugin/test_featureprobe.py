@@ -12,7 +12,7 @@ from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.client import KubeClient
 from kube.resources import RESOURCE_SLICES, Object
-from kubeletplugin.counterprobe import CounterProbe
+from kubeletplugin.featureprobe import COUNTERS, FeatureProbe
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.publisher import DroppedFields
 from tests.unit.kube.fakeapiserver import FakeApiServer
@@ -29,11 +29,12 @@ def server() -> Iterator[FakeApiServer]:
 
 
 @contextlib.asynccontextmanager
-async def probing(server: FakeApiServer, metrics: Metrics | None = None) -> AsyncIterator[CounterProbe]:
+async def probing(server: FakeApiServer, metrics: Metrics | None = None) -> AsyncIterator[FeatureProbe]:
     client = AsyncKubeClient(KubeClient(server.rest_client(), read_timeout=2.0))
-    probe = CounterProbe(
+    probe = FeatureProbe(
         client,
-        metrics or Metrics(),
+        COUNTERS,
+        (metrics or Metrics()).counters_supported,
         driver="gpu.nvidia.com",
         node_name="n1.example",
         period=0.05,

@@ -1,0 +1,64 @@
+"""Shares: how many claims may have one device at the same time, and what each of them takes of it.
+
+The request policies are those of Kubernetes' consumable capacity (KEP 5075): what a claim takes of a capacity
+that it does not ask for is the policy's default. The names and meanings of the three modes are those of the
+existing NVIDIA driver, whose claims must work unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from driver.quantity import parse_quantity
+
+MOST_PLACES = 256
+MEMORY = "memory"
+SHARES = "shares"
+"""The capacity that counts places."""
+
+_MIB = 1024 * 1024
+_DEFAULT_MEMORY_MIB = 1024
+
+
+class ShareMode(StrEnum):
+    """What a claim for a shareable device takes.
+
+    ``PLACES``: one or more of a fixed number of equal places. ``MEMORY``: an amount of memory. ``UNLIMITED``:
+    nothing.
+    """
+
+    PLACES = "places"
+    MEMORY = "memory"
+    UNLIMITED = "unlimited"
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How a device is shared; ``places`` is their number, and 0 in the other modes."""
+
+    mode: ShareMode
+    places: int = 0
+
+
+def request_policies(shares: Shares, quantities: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """``requestPolicy`` of each capacity of a shareable device, by the capacity's name.
+
+    A claim takes by default a place, a gibibyte where memory is handed out, and else nothing: never the
+    whole device. A claim that asks for memory gets it accounted in every mode, in steps of one MiB.
+    """
+    policies: dict[str, dict[str, Any]] = {name: {"default": "0"} for name in quantities}
+    memory = int(parse_quantity(quantities[MEMORY])) // _MIB
+    if shares.mode is ShareMode.MEMORY and memory > 1:
+        policies[MEMORY] = _range(f"{min(_DEFAULT_MEMORY_MIB, memory)}Mi", "1Mi", f"{memory}Mi", "1Mi")
+    elif memory > 0:
+        policies[MEMORY] = _range("0", "0", f"{memory}Mi", "1Mi")
+    if shares.mode is ShareMode.PLACES:
+        policies[SHARES] = _range("1", "1", str(shares.places), "1")
+    return policies
+
+
+def _range(default: str, least: str, most: str, step: str) -> dict[str, Any]:
+    return {"default": default, "validRange": {"min": least, "max": most, "step": step}}

@@ -1,0 +1,99 @@
+"""The file of the node policy: read at the start, and again when what it says has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from driver.nodepolicy import NodePolicy
+from kubeletplugin.conditions import Announce, Condition, Conditions
+from kubeletplugin.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class PolicyFileError(ValueError):
+    """The file cannot be used; the text names it, the field, the value and what is allowed."""
+
+
+def read_policy(path: Path, defaults: NodePolicy) -> NodePolicy:
+    """The node's defaults with the entries of the file.
+
+    Raises:
+        PolicyFileError: it cannot be read, or says something that is not allowed.
+    """
+    return _parse(path, _content(path), defaults)
+
+
+class PolicyFile:
+    """Looks at the file's content again and again: of a mounted ConfigMap the whole folder is replaced."""
+
+    def __init__(
+        self,
+        path: Path,
+        policy: NodePolicy,
+        metrics: Metrics,
+        announce: Announce,
+        *,
+        period_seconds: float,
+    ) -> None:
+        """``policy`` is what holds now. A file that becomes wrong leaves in force what it said before."""
+        self._path = path
+        self._policy = policy
+        self._valid = metrics.policy_valid
+        self._conditions = Conditions(announce)
+        self._period_seconds = period_seconds
+        self._seen: bytes | None = None
+        self._valid.set(1)
+
+    async def run(self, apply: Callable[[NodePolicy], None]) -> None:
+        """Call ``apply`` with each new policy, for ever."""
+        while True:
+            policy = await asyncio.to_thread(self._look)
+            if policy is not None and policy != self._policy:
+                log.info("%s has changed: %d entries hold now", self._path, len(policy.entries))
+                self._policy = policy
+                apply(policy)
+            await asyncio.sleep(self._period_seconds)
+
+    def _look(self) -> NodePolicy | None:
+        """What the file says now; ``None`` if that is what it said before, or is wrong."""
+        try:
+            content = _content(self._path)
+            if content == self._seen:
+                return None
+            policy = _parse(self._path, content, replace(self._policy, entries=()))
+            self._seen = content
+        except PolicyFileError as error:
+            self._seen = None
+            self._valid.set(0)
+            text = f"what the node policy said before stays in force: {error}"
+            self._conditions.stand([Condition("NodePolicyInvalid", text)])
+            return None
+        self._valid.set(1)
+        self._conditions.stand([])
+        return policy
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PolicyFileError(f"{path} cannot be read: {error}") from error
+
+
+def _parse(path: Path, content: bytes, defaults: NodePolicy) -> NodePolicy:
+    # Not at the top: YAML and pydantic take memory that a node without such a file need not hold.
+    import yaml
+
+    from driver.policydocument import PolicyDocumentError, parse
+
+    try:
+        return replace(defaults, entries=parse(yaml.safe_load(content)))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PolicyFileError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except PolicyDocumentError as error:
+        raise PolicyFileError(f"{path}: {error}") from None
