@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from driver.timeslicing import Interval
+
 API_VERSION = "resource.nvidia.com/v1beta1"
 
 
@@ -28,7 +30,7 @@ class _Strict(BaseModel):
 class TimeSlicingConfig(_Strict):
     """How long one process keeps the GPU before the next one's turn."""
 
-    interval: Literal["Default", "Short", "Medium", "Long"] = "Default"
+    interval: Literal["Default", "Short", "Medium", "Long"] | None = None
 
 
 class MpsConfig(_Strict):
@@ -62,6 +64,14 @@ class GpuConfig(_Strict):
     kind: Literal["GpuConfig"]
     sharing: GpuSharing | None = None
 
+    @property
+    def interval(self) -> Interval | None:
+        """The time-slice interval that is asked for; ``None`` without ``sharing``, which asks for none."""
+        if self.sharing is None:
+            return None
+        config = self.sharing.time_slicing_config
+        return Interval((config and config.interval) or Interval.DEFAULT)
+
 
 class MigDeviceConfig(_Strict):
     """Configuration of MIG devices."""
@@ -69,6 +79,11 @@ class MigDeviceConfig(_Strict):
     api_version: Literal["resource.nvidia.com/v1beta1"]
     kind: Literal["MigDeviceConfig"]
     sharing: MigSharing | None = None
+
+    @property
+    def interval(self) -> Interval | None:
+        """None: on a MIG device there is nothing to set, whatever is asked for."""
+        return None
 
 
 DeviceConfig = GpuConfig | MigDeviceConfig
@@ -100,10 +115,26 @@ def parse(parameters: object) -> DeviceConfig:
             "; ".join(_problem(model, parameters, item) for item in error.errors())
         ) from None
     if config.sharing is not None:
-        raise ConfigurationError(
-            f"field sharing: strategy {config.sharing.strategy} is not supported yet; leave sharing out"
-        )
+        _check_strategy(config.sharing, parameters["sharing"])
     return config
+
+
+def _check_strategy(sharing: GpuSharing | MigSharing, given: Mapping[str, Any]) -> None:
+    """Refuse the configuration of another strategy than the one that is asked for."""
+    strategy = sharing.strategy
+    if strategy == "TimeSlicing" and sharing.mps_config is not None:
+        raise ConfigurationError(_wrong_section("mpsConfig", given, strategy, "MPS"))
+    if strategy == "MPS" and isinstance(sharing, GpuSharing) and sharing.time_slicing_config is not None:
+        raise ConfigurationError(_wrong_section("timeSlicingConfig", given, strategy, "TimeSlicing"))
+    if strategy == "MPS":
+        raise ConfigurationError("field sharing.strategy: 'MPS' is not supported yet; allowed: TimeSlicing")
+
+
+def _wrong_section(name: str, given: Mapping[str, Any], strategy: str, fitting: str) -> str:
+    return (
+        f"field sharing.{name}: {_shown(given[name])} is wrong: it is allowed only with sharing.strategy "
+        f"{fitting}, which here is {strategy}; leave {name} out or change the strategy"
+    )
 
 
 def _problem(model: type[BaseModel], parameters: Mapping[str, Any], error: Any) -> str:

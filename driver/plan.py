@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from driver.claim import AllocatedClaim, AllocationResult, ClaimError, ClaimReference
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
+from driver.timeslicing import Interval
 
 if TYPE_CHECKING:
     from driver.configuration import DeviceConfig
@@ -20,24 +21,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A device that a claim holds on this node; with admin access it is in nobody's way."""
+    """A device that a claim holds on this node; with admin access it is in nobody's way.
+
+    Others may hold shares of the same device when this is a share of it.
+    ``interval`` is the time-slice interval that the claim asked for, if any.
+    """
 
     claim: ClaimReference
     device: str
     footprint: Footprint
     admin_access: bool = False
+    interval: Interval | None = None
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDevice:
-    """One device to hand to the claim's containers. ``requests`` are base names."""
+    """One device to hand to the claim's containers. ``requests`` are base names.
+
+    ``interval`` is the time-slice interval that its GPU is to have, ``None`` where nothing is to be set.
+    """
 
     requests: tuple[str, ...]
     pool: str
     device: Device
     admin_access: bool
     share_id: str | None
+    memory_bytes: int | None
     config: DeviceConfig | None
+    interval: Interval | None = None
+
+    def goes_with(self, device: str, footprint: Footprint, *, is_share: bool) -> bool:
+        """Whether it can be held beside something else: apart from it, or as shares of one device."""
+        if self.share_id is not None and is_share and self.device.name == device:
+            return True
+        return not self.device.footprint.overlaps(footprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,7 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
                 "node; it was removed or is excluded: delete the pod to have it scheduled anew",
             )
         config = _config_for(claim, result, device, configs)
+        interval = _interval(config, result)
         key = (result.device, result.share_id)
         earlier = planned.get(key)
         requests = (*earlier.requests, result.base_request) if earlier else (result.base_request,)
@@ -97,7 +116,9 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
             device,
             result.admin_access if earlier is None else result.admin_access and earlier.admin_access,
             result.share_id,
+            result.memory_bytes,
             config,
+            interval if earlier is None else interval or earlier.interval,
         )
     if not planned:
         raise ClaimError(
@@ -117,7 +138,7 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
         if holding.admin_access or holding.claim.uid == plan.claim.reference.uid:
             continue
         for item in wanted:
-            if item.device.footprint.overlaps(holding.footprint):
+            if not item.goes_with(holding.device, holding.footprint, is_share=holding.is_share):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: device {item.device.name} overlaps {holding.device}, "
@@ -125,12 +146,59 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
                 )
     for position, item in enumerate(wanted):
         for other in wanted[:position]:
-            if item.device.footprint.overlaps(other.device.footprint):
+            of_other = other.device
+            if not item.goes_with(of_other.name, of_other.footprint, is_share=other.share_id is not None):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: its devices {other.device.name} and {item.device.name} "
                     "overlap",
                 )
+
+
+def check_intervals(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
+    """Refuse the plan where it asks for another time-slice interval than who shares the GPU, or than itself.
+
+    Raises:
+        ClaimError: names the GPU, both intervals, and the claim that asked first.
+    """
+    wanted = {item.device.gpu.pci: item for item in plan.devices if item.interval is not None}
+    if not wanted:
+        return
+    for item in plan.devices:
+        chosen = wanted.get(item.device.gpu.pci)
+        if chosen is not None and item.interval not in (None, chosen.interval):
+            raise ClaimError(
+                "IntervalInUse",
+                f"claim {plan.claim.reference}: it asks for the time-slice intervals {item.interval} and "
+                f"{chosen.interval} on GPU {item.device.gpu.pci}, which has one for all: ask for one",
+            )
+    for holding in holdings:
+        chosen = wanted.get(holding.footprint.gpu)
+        if chosen is None or holding.admin_access or holding.claim.uid == plan.claim.reference.uid:
+            continue
+        if holding.interval not in (None, chosen.interval):
+            raise ClaimError(
+                "IntervalInUse",
+                f"claim {plan.claim.reference}: it asks for the time-slice interval {chosen.interval} on GPU "
+                f"{holding.footprint.gpu} (device {chosen.device.name}), which has the interval "
+                f"{holding.interval} for claim {holding.claim}, and a GPU has one for all; ask for the same "
+                "or for none, or wait until that claim is unprepared",
+            )
+
+
+def asked_interval(claim: AllocatedClaim, result: AllocationResult, device: Device) -> Interval | None:
+    """The time-slice interval that the claim asks for with one of its results.
+
+    Raises:
+        ClaimError: as :func:`plan_prepare`.
+    """
+    configs = [_parsed(entry.parameters, str(entry)) for entry in claim.configs]
+    return _interval(_config_for(claim, result, device, configs), result)
+
+
+def _interval(config: DeviceConfig | None, result: AllocationResult) -> Interval | None:
+    # Admin access changes nothing of a device.
+    return None if config is None or result.admin_access else config.interval
 
 
 def _parsed(parameters: object, where: str) -> DeviceConfig:

@@ -14,6 +14,7 @@ from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.claimstatus import write_missing
+from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import failure
 from kubeletplugin.metrics import Metrics
@@ -46,6 +47,7 @@ class Cleanup:
         period_seconds: float,
         grace_seconds: float,
         on_vanished: OnVanished,
+        announce: Announce,
     ) -> None:
         self._engine = engine
         self._client = client
@@ -55,6 +57,7 @@ class Cleanup:
         self._grace = grace_seconds
         self._gone_since: dict[str, float] = {}
         self._on_vanished = on_vanished
+        self._conditions = Conditions(announce)
         self._vanished: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
@@ -103,9 +106,14 @@ class Cleanup:
         for name in await self._engine.sweep():
             log.info("removed %s from the CDI folder: no claim has it", name)
 
+    async def _put_back_intervals(self) -> None:
+        problems = await self._engine.put_back_intervals()
+        self._conditions.stand(Condition("TimeSliceLeft", problem) for problem in problems)
+
     async def once(self) -> None:
         """One round over the CDI folder and all claims in the store."""
         await self._try("the sweep of the CDI folder", self._sweep())
+        await self._try("the look for time-slice intervals left over", self._put_back_intervals())
         records = await self._engine.records()
         self._metrics.prepared_claims.set(len(records))
         self._gone_since = {uid: since for uid, since in self._gone_since.items() if uid in records}

@@ -18,6 +18,7 @@ from kubeletplugin.gpulocks import LockTimeout
 from kubeletplugin.lanes import LaneTimeout
 from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.store import StoreError
+from kubeletplugin.timeslices import TimeSliceError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _CAUSES: tuple[tuple[type[Exception], str], ...] = (
     (NvmlError, "Nvml"),
     (LaneTimeout, "NvmlTimeout"),
     (LockTimeout, "LockTimeout"),
+    (TimeSliceError, "TimeSlice"),
     (StoreError, "Store"),
     (ApiUnavailable, "ApiUnavailable"),
     (ApiError, "Api"),

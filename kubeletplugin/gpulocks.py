@@ -27,7 +27,7 @@ class _GpuLock:
         self.path = path
         self.gate = asyncio.Lock()
         self.holder = ""
-        self._descriptor = -1
+        self.descriptor = -1
 
     async def acquire(self, deadline: float) -> None:
         """Take the gate, then the file. Raises TimeoutError."""
@@ -46,17 +46,17 @@ class _GpuLock:
             raise
 
     def _try_file(self) -> bool:
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.descriptor < 0:
+            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def release(self) -> None:
         self.holder = ""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         self.gate.release()
 
 
@@ -94,3 +94,11 @@ class GpuLocks:
                 lock.holder = holder
                 held.callback(lock.release)
             yield time.monotonic() - started
+
+    def descriptor(self, gpu: str) -> int:
+        """The open lock file of a GPU whose lock is held.
+
+        A program that inherits it keeps the GPU locked for other processes until it ends, also when this
+        process dies before.
+        """
+        return self._locks[gpu].descriptor

@@ -23,11 +23,13 @@ from driver.migoffer import MigOffer, MigPolicy, mig_offer
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
+from driver.timeslicing import Interval
 from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
 from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nodeview import NodeView, node_view
+from kubeletplugin.nvidiasmi import KILL_SECONDS, NvidiaSmi, NvidiaSmiError
 from kubeletplugin.nvmlsession import NvmlSession
 from kubeletplugin.owninstances import merged, own_instances, strangers
 from kubeletplugin.settings import Settings
@@ -36,6 +38,8 @@ from kubeletplugin.store import ClaimRecord, StoreError, StoreReplaced
 T = TypeVar("T")
 
 _SLOWEST_READING_SECONDS = 3600.0
+_LONGEST_SMI_SECONDS = 10.0
+"""A run that hangs and one to undo it end before the kubelet stops to wait."""
 _MOST_READINGS = 3
 _FIRST_RETRY_SECONDS = 1.0
 _FIRST_REOPEN_SECONDS = 300.0
@@ -73,6 +77,8 @@ class GpuHardware:
         self._driver_root = DriverRoot(settings.driver_root, settings.host_driver_root)
         self._claim_specs = ClaimSpecs(settings, self._driver_root)
         self._session = NvmlSession(self._driver_root, settings.nvml_timeout_seconds)
+        self._smi_timeout = min(settings.nvml_timeout_seconds, _LONGEST_SMI_SECONDS)
+        self._smi = NvidiaSmi(self._driver_root, metrics, self._smi_timeout)
         self._records = records
         self._counters = True
         self._view = NodeView()
@@ -157,7 +163,26 @@ class GpuHardware:
             with self._session.use() as nvml:
                 return function(nvml)
 
-        return await self._lanes.run(f"claims-gpu-{pci}", call, work, timeout)
+        return await self._lanes.run(_claims_lane(pci), call, work, timeout)
+
+    async def set_interval(self, pci: PciAddress, gpu_uuid: str, interval: Interval, lock: int) -> None:
+        """Run ``nvidia-smi`` in the lane that the GPU's claims have; needs no NVML.
+
+        Raises:
+            NvidiaSmiError: see :meth:`kubeletplugin.nvidiasmi.NvidiaSmi.set_interval`; also when its turn in
+                the lane comes too late, and then it is not run.
+            LaneTimeout: what is before it in the lane does not end.
+        """
+        call = f"nvidia-smi for the time-slice of GPU {pci}"
+        too_late = time.monotonic() + self._smi_timeout
+
+        def work() -> None:
+            if time.monotonic() > too_late:
+                raise NvidiaSmiError(f"{call} came too late behind other calls and was not run")
+            self._smi.set_interval(gpu_uuid, interval, lock)
+
+        # Long enough for a run that begins at the last moment and must be killed.
+        await self._lanes.run(_claims_lane(pci), call, work, 2 * self._smi_timeout + KILL_SECONDS + 1.0)
 
     def describe_process(self, pid: int) -> str:
         return self._roots.process(pid)
@@ -436,6 +461,10 @@ def _with_its_mode(reading: GpuReading | UnreadableGpu) -> GpuReading | Unreadab
     if isinstance(reading, UnreadableGpu):
         return reading
     return replace(reading, gpu=replace(reading.gpu, resetless_mig=False))
+
+
+def _claims_lane(pci: PciAddress) -> str:
+    return f"claims-gpu-{pci}"
 
 
 def _reading_lane(index: int) -> str:

@@ -39,6 +39,13 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.nvidia_smi_seconds = Histogram(
+            "gpudra_nvidia_smi_seconds",
+            "Duration of runs of nvidia-smi; outcome is ok, not-supported (by the GPU) or failed.",
+            ["outcome"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.in_flight = Gauge(
             "gpudra_claim_operations_in_flight",
             "Claims being prepared or unprepared now.",

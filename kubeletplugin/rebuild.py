@@ -17,7 +17,10 @@ from cdi.specfolder import SpecFolder
 from driver.claim import DRIVER_NAME, AllocatedClaim, ClaimError, ClaimReference, read_claim
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
+from driver.names import device_and_share
+from driver.plan import asked_interval
 from driver.resourceslices import published
+from driver.timeslicing import Interval, NotedInterval
 from kube.asyncclient import AsyncKubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS, Object
@@ -114,9 +117,19 @@ async def rebuild(
         before = len(target.claims())
         for uid in _untold(target, wanted):
             target.put(wanted[uid])
+            _note_intervals(target, wanted[uid])
         return len(target.claims()) - before
 
     return await store.run(put)
+
+
+def _note_intervals(target: Store, record: ClaimRecord) -> None:
+    """Note that GPUs may have the intervals that a rebuilt claim asked for, so that they are put back."""
+    for held in record.devices:
+        if held.interval is not None and target.noted_interval(held.gpu_uuid) is None:
+            target.note_interval(
+                NotedInterval(held.footprint.gpu, held.gpu_uuid, held.interval, record.boot_id, holds=False)
+            )
 
 
 def _untold(target: Store, uids: Iterable[str]) -> list[str]:
@@ -209,21 +222,25 @@ def _record(
     boot_id: str,
 ) -> ClaimRecord:
     reference = known.claim.reference if known and known.claim else ClaimReference("", "", uid)
-    held = tuple(_held(uid, name, known, devices.get(name), hardware) for name in names)
+    held = tuple(_held(uid, name, known, devices, hardware) for name in names)
     return ClaimRecord(reference, ClaimState.PREPARED, boot_id, time.time(), held)
 
 
 def _held(
-    uid: str, name: str, known: _Known | None, device: Device | None, hardware: GpuHardware
+    uid: str, spec_name: str, known: _Known | None, devices: Mapping[str, Device], hardware: GpuHardware
 ) -> HeldDevice:
-    results = [one for one in known.claim.results if one.device == name] if known and known.claim else []
+    name, share_id = device_and_share(spec_name)
+    device = devices.get(name)
+    allocated = known.claim.results if known and known.claim else ()
+    results = [one for one in allocated if one.device == name and share_id in (None, one.share_id)]
     values: dict[str, Any] = {
         "requests": tuple(dict.fromkeys(result.base_request for result in results)),
         "pool": results[0].pool if results else "",
         "device": name,
-        "cdi_device": qualified_name(uid, name),
+        "cdi_device": qualified_name(uid, spec_name),
         "admin_access": bool(results) and all(result.admin_access for result in results),
-        "share_id": results[0].share_id if results else None,
+        "share_id": share_id or (results[0].share_id if results else None),
+        "memory_bytes": results[0].memory_bytes if results else None,
     }
     if device is None:
         return HeldDevice(
@@ -238,7 +255,18 @@ def _held(
         gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
         compute_instance_id=device.mig.compute_instance_id if device.mig else None,
         profile_id=_profile_id(device) if known and device.uuid in known.made else None,
+        interval=_interval(known.claim, name, device) if known and known.claim else None,
     )
+
+
+def _interval(claim: AllocatedClaim, name: str, device: Device) -> Interval | None:
+    """The time-slice interval that the claim asks for with a device."""
+    try:
+        found = [asked_interval(claim, result, device) for result in claim.results if result.device == name]
+    except ClaimError as error:
+        log.warning("claim %s: its configuration is no use for the rebuild: %s", claim.reference, error)
+        return None
+    return next((interval for interval in found if interval is not None), None)
 
 
 def _profile_id(device: Device) -> int | None:

@@ -126,6 +126,7 @@ class Service:
             period_seconds=settings.cleanup_seconds,
             grace_seconds=settings.claim_grace_seconds,
             on_vanished=claims.vanished,
+            announce=self._reports.warning,
         )
         self._dra = DraService(engine, ClaimSource(self._client), claims, metrics)
         registration_name, dra_name = socket_names(DRIVER_NAME, settings.pod_uid)

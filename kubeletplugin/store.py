@@ -20,6 +20,7 @@ from driver.claim import ClaimReference
 from driver.devices import Footprint
 from driver.inventory import PciAddress, Placement
 from driver.plan import Holding
+from driver.timeslicing import Interval, NotedInterval
 
 SCHEMA_VERSION = 1
 STORE_NAME = "state.db"
@@ -29,6 +30,7 @@ TOMBSTONE_SECONDS = 600.0
 _CHECKPOINT_PAGES = 64
 _LOG_BYTES = 256 * 1024
 """The log is small, since it shares a disk with others, and is kept at this size as a reserve."""
+_INTERVAL_KEY = "time-slice/"
 _COLUMNS = "uid, namespace, name, state, boot_id, changed_at, devices"
 
 _SCHEMA = """
@@ -86,7 +88,10 @@ class HeldDevice:
     ``published`` is the device as it stands in a ResourceSlice, kept for when the hardware vanishes while
     the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card. ``profile_id`` is set for a partition,
     an instance that is ours to make and to destroy; until it is made its ids are ``None``, its UUID is empty.
+    ``share_id`` is set where other claims may hold shares of the same device, a partition's instance among
+    them; ``memory_bytes`` is what the share is granted of its memory.
     ``restore_mig``: MIG mode, which an administrator had turned on, was turned off for this whole GPU.
+    ``interval`` is the time-slice interval that the claim asks for on this GPU.
     """
 
     requests: tuple[str, ...]
@@ -103,6 +108,8 @@ class HeldDevice:
     compute_instance_id: int | None = None
     profile_id: int | None = None
     restore_mig: bool = False
+    memory_bytes: int | None = None
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,8 @@ class ClaimRecord:
 
     def holdings(self) -> Iterator[Holding]:
         for held in self.devices:
-            yield Holding(self.claim, held.device, held.footprint, held.admin_access)
+            is_share = held.share_id is not None
+            yield Holding(self.claim, held.device, held.footprint, held.admin_access, held.interval, is_share)
 
     @property
     def gpus(self) -> tuple[PciAddress, ...]:
@@ -339,6 +347,9 @@ class Store:
         before = self._meta("boot_id")
         if before != boot_id:
             self._connection.execute("DELETE FROM unprepared")
+            for noted in self.noted_intervals():
+                if not noted.may_be_of_boot(boot_id):
+                    self.forget_interval(noted.gpu_uuid)
             self._set_meta("boot_id", boot_id)
         # Without a readable boot id the clock alone tells that the node was booted.
         self._connection.execute("DELETE FROM unprepared WHERE at > ?", (boot_seconds(),))
@@ -365,6 +376,40 @@ class Store:
         Without a readable boot id nobody knows: it counts as the administrator's.
         """
         return boot_id != "" and self._meta(f"mig-on/{gpu_uuid}") == boot_id
+
+    def note_interval(self, noted: NotedInterval) -> None:
+        """Note what time-slice interval a GPU has, or is about to get, because of us."""
+        state = "holds" if noted.holds else "begun"
+        self._set_meta(
+            f"{_INTERVAL_KEY}{noted.gpu_uuid}", f"{noted.interval} {state} {noted.pci} {noted.boot_id}"
+        )
+
+    def forget_interval(self, gpu_uuid: str) -> None:
+        self._connection.execute("DELETE FROM meta WHERE key = ?", (f"{_INTERVAL_KEY}{gpu_uuid}",))
+
+    def noted_interval(self, gpu_uuid: str) -> NotedInterval | None:
+        """What is noted of a GPU. Raises StoreCorrupt."""
+        text = self._meta(f"{_INTERVAL_KEY}{gpu_uuid}")
+        return self._noted_interval(gpu_uuid, text) if text else None
+
+    def noted_intervals(self) -> list[NotedInterval]:
+        """What is noted of all GPUs, by UUID. Raises StoreCorrupt."""
+        rows = self._connection.execute(
+            "SELECT key, value FROM meta WHERE key >= ? AND key < ? ORDER BY key",
+            (_INTERVAL_KEY, f"{_INTERVAL_KEY}\uffff"),
+        )
+        return [self._noted_interval(key.removeprefix(_INTERVAL_KEY), value) for key, value in rows]
+
+    def _noted_interval(self, gpu_uuid: str, text: str) -> NotedInterval:
+        try:
+            interval, state, pci, boot_id = text.split(" ", 3)
+            return NotedInterval(
+                PciAddress.parse(pci), gpu_uuid, Interval(interval), boot_id, state == "holds"
+            )
+        except ValueError as error:
+            raise StoreCorrupt(
+                f"{self.path}: the time-slice interval noted of GPU {gpu_uuid} is damaged: {error}"
+            ) from error
 
     def _meta(self, key: str) -> str:
         row = self._connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -414,6 +459,8 @@ def _held(entry: dict[str, Any]) -> HeldDevice:
     # Formatting tells numbers from anything else.
     str(known["footprint"].gpu)
     known["requests"] = tuple(entry["requests"])
+    if known.get("interval") is not None:
+        known["interval"] = Interval(known["interval"])
     return HeldDevice(**known)
 
 

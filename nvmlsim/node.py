@@ -177,10 +177,11 @@ class SimulatedNode:
         """Changes what one GPU is or tells.
 
         Text: name (bytes that are not UTF-8 are allowed), uuid, serial. Numbers: numa_node, memory_numa_node,
-        module_id, compute_mode, timeslice, persistence, virtualization (1 passthrough, 2 vGPU),
-        addressing_mode, ecc_current, ecc_pending, events_supported, memory_unreported, remapped_correctable,
-        remapped_uncorrectable, remap_pending, remap_failed, recovery_action, fabric_supported, fabric_state,
-        fabric_status, fabric_clique, fabric_health.
+        module_id, compute_mode, timeslice, timeslice_code and timeslice_delay_ms (what `nvidia-smi
+        compute-policy` answers to a change, and after how long), persistence,
+        virtualization (1 passthrough, 2 vGPU), addressing_mode, ecc_current, ecc_pending, events_supported,
+        memory_unreported, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed,
+        recovery_action, fabric_supported, fabric_state, fabric_status, fabric_clique, fabric_health.
         """
         self._apply("gpu_set", gpu=gpu, **settings)
         self._tree.gpu_kernel_files(self._present())

@@ -20,6 +20,8 @@ static const struct {
     NUMBER_FIELD(module_id),
     NUMBER_FIELD(compute_mode),
     NUMBER_FIELD(timeslice),
+    NUMBER_FIELD(timeslice_code),
+    NUMBER_FIELD(timeslice_delay_ms),
     NUMBER_FIELD(persistence),
     NUMBER_FIELD(virtualization),
     NUMBER_FIELD(addressing_mode),

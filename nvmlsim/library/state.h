@@ -83,6 +83,7 @@ struct gpu {
     int32_t numa_node, memory_numa_node;
     char uuid[48], name[96], serial[32], pcie_root[32], cpu_affinity[64];
     uint32_t mig_current, mig_pending, compute_mode, timeslice, persistence, virtualization, addressing_mode;
+    uint32_t timeslice_code, timeslice_delay_ms; /* what a change of the time-slice answers, and after how long */
     uint32_t ecc_current, ecc_pending, events_supported, memory_unreported;
     uint64_t ecc_corrected, ecc_uncorrected;
     uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed, recovery_action;

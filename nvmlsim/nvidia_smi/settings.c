@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "smi.h"
 
@@ -58,16 +59,33 @@ int smi_set_compute_mode(const struct selection *selection, const char *text)
 
 static const char *const timeslices[] = {"Default", "Short", "Medium", "Long"};
 
+/* Waits as long as the GPU is set to take, and returns the code that it is set to answer. */
+static nvmlReturn_t planned_answer(nvmlDevice_t gpu)
+{
+    struct store *store = call_store();
+    struct target target;
+    nvmlReturn_t code = handle_resolve(store_begin_read(store), gpu.handle, HANDLE_DEVICE, &target);
+    uint32_t delay_ms = code == NVML_SUCCESS ? target.gpu->timeslice_delay_ms : 0;
+    if (code == NVML_SUCCESS)
+        code = (nvmlReturn_t)target.gpu->timeslice_code;
+    store_end(store);
+    usleep(delay_ms * 1000u);
+    return code;
+}
+
 static nvmlReturn_t change_timeslice(nvmlDevice_t gpu, uint32_t value)
 {
     if (!call_privileged())
         return NVML_ERROR_NO_PERMISSION;
+    nvmlReturn_t code = planned_answer(gpu);
+    if (code != NVML_SUCCESS)
+        return code;
     struct store *store = call_store();
     struct node *node = store_begin_write(store);
     if (node == NULL)
         return NVML_ERROR_NO_PERMISSION;
     struct target target;
-    nvmlReturn_t code = handle_resolve(node, gpu.handle, HANDLE_DEVICE, &target);
+    code = handle_resolve(node, gpu.handle, HANDLE_DEVICE, &target);
     if (code == NVML_SUCCESS) {
         node->gpus[target.slot].timeslice = value;
         store_commit(store);

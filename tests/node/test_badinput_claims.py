@@ -137,8 +137,24 @@ CONFIGURATIONS: Mapping[str, tuple[dict[str, Any], Sequence[str]]] = {
         ["sharing.strategy", "3"],
     ),
     "not there yet": (
-        {"apiVersion": VERSION, "kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}},
-        ["sharing", "TimeSlicing", "not supported yet"],
+        {"apiVersion": VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
+        ["sharing.strategy", "'MPS'", "not supported yet", "TimeSlicing"],
+    ),
+    "b043 MPS with a time-slice": (
+        {
+            "apiVersion": VERSION,
+            "kind": "GpuConfig",
+            "sharing": {"strategy": "MPS", "timeSlicingConfig": {"interval": "Long"}},
+        },
+        ["sharing.timeSlicingConfig", "'Long'", "TimeSlicing"],
+    ),
+    "b043 an unknown interval": (
+        {
+            "apiVersion": VERSION,
+            "kind": "GpuConfig",
+            "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}},
+        },
+        ["sharing.timeSlicingConfig.interval", "'Forever'", "'Default', 'Short', 'Medium' or 'Long'"],
     ),
     "b042 a misspelt field": (
         {

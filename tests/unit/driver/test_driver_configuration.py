@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.configuration import ConfigurationError, GpuConfig, MigDeviceConfig, parse
+from driver.timeslicing import Interval
 
 VERSION = "resource.nvidia.com/v1beta1"
 
@@ -67,11 +68,89 @@ def test_b042_unknown_field_is_named_by_its_path() -> None:
         parse(config(sharing=sharing))
 
 
-@pytest.mark.parametrize("strategy", ["TimeSlicing", "MPS"])
+@pytest.mark.parametrize(
+    ("sharing", "interval"),
+    [
+        ({}, Interval.DEFAULT),
+        ({"strategy": "TimeSlicing"}, Interval.DEFAULT),
+        ({"strategy": "TimeSlicing", "timeSlicingConfig": None}, Interval.DEFAULT),
+        ({"strategy": "TimeSlicing", "timeSlicingConfig": {}}, Interval.DEFAULT),
+        ({"timeSlicingConfig": {"interval": None}}, Interval.DEFAULT),
+        *(({"timeSlicingConfig": {"interval": str(one)}}, one) for one in Interval),
+        ({"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}, "mpsConfig": None}, "Long"),
+    ],
+)
+def test_b040_an_absent_or_empty_configuration_of_time_slicing_means_the_default(
+    sharing: dict[str, Any], interval: Interval
+) -> None:
+    assert parse(config(sharing=sharing)).interval == interval
+
+
+def test_without_sharing_no_interval_is_asked_for() -> None:
+    assert parse(config()).interval is None
+    assert parse(config(sharing=None)).interval is None
+
+
+@pytest.mark.parametrize("sharing", [{}, {"strategy": "TimeSlicing"}, {"mpsConfig": None}])
+def test_b044_time_slicing_of_a_mig_device_is_accepted_and_sets_nothing(sharing: dict[str, Any]) -> None:
+    assert parse(config("MigDeviceConfig", sharing=sharing)).interval is None
+
+
 @pytest.mark.parametrize("kind", ["GpuConfig", "MigDeviceConfig"])
-def test_sharing_is_understood_and_refused_for_now(kind: str, strategy: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{strategy} is not supported yet"):
-        parse(config(kind, sharing={"strategy": strategy}))
+def test_mps_is_understood_and_refused_for_now(kind: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"sharing\.strategy: 'MPS' is not supported yet; allowed: TimeSlicing"
+    ):
+        parse(config(kind, sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}))
+
+
+MPS = {"defaultActiveThreadPercentage": 50}
+
+
+@pytest.mark.parametrize(
+    ("sharing", "words"),
+    [
+        (
+            {"strategy": "MPS", "timeSlicingConfig": {"interval": "Short"}},
+            ["sharing.timeSlicingConfig", "{'interval': 'Short'}", "sharing.strategy TimeSlicing", "is MPS"],
+        ),
+        (
+            {"strategy": "TimeSlicing", "mpsConfig": MPS},
+            ["sharing.mpsConfig", str(MPS), "sharing.strategy MPS", "is TimeSlicing"],
+        ),
+        ({"mpsConfig": MPS}, ["sharing.mpsConfig", str(MPS), "sharing.strategy MPS", "is TimeSlicing"]),
+        (
+            {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}},
+            ["sharing.timeSlicingConfig.interval", "'Forever'", "'Default', 'Short', 'Medium' or 'Long'"],
+        ),
+        (
+            {"timeSlicingConfig": {"interval": 1}},
+            ["sharing.timeSlicingConfig.interval", "1 is wrong", "'Default', 'Short', 'Medium' or 'Long'"],
+        ),
+        ({"strategy": "Shared"}, ["sharing.strategy", "'Shared'", "'TimeSlicing' or 'MPS'"]),
+        ({"timeSlicingConfig": "Short"}, ["sharing.timeSlicingConfig", "'Short'", "must be an object"]),
+    ],
+)
+def test_b043_a_wrong_combination_is_refused_naming_field_value_and_what_is_allowed(
+    sharing: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(config(sharing=sharing))
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_b043_configuration_of_mps_does_not_fit_time_slicing_on_a_mig_device_either() -> None:
+    with pytest.raises(ConfigurationError, match=r"sharing\.mpsConfig.* only with sharing\.strategy MPS"):
+        parse(config("MigDeviceConfig", sharing={"strategy": "TimeSlicing", "mpsConfig": MPS}))
+
+
+def test_b044_a_time_slice_for_a_mig_device_is_refused_as_an_unknown_field() -> None:
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    with pytest.raises(
+        ConfigurationError, match=r"sharing\.timeSlicingConfig is unknown.*strategy, mpsConfig"
+    ):
+        parse(config("MigDeviceConfig", sharing=sharing))
 
 
 def nested(depth: int) -> Any:
@@ -107,7 +186,7 @@ def test_b041_fuzzed_parameters_give_a_configuration_or_an_error_that_fits_an_ev
     except ConfigurationError as error:
         assert str(error)
     else:
-        assert parsed.sharing is None
+        assert parsed.interval in (None, *Interval)
 
 
 @given(st.dictionaries(FIELDS | st.text(max_size=8), NEARLY, max_size=6))

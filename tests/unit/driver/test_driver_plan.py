@@ -10,7 +10,15 @@ from driver.claim import AllocatedClaim, ClaimError, ClaimReference, read_claim
 from driver.configuration import GpuConfig, MigDeviceConfig
 from driver.devices import Device
 from driver.inventory import Gpu, MigDevice, PciAddress, Placement
-from driver.plan import Holding, PreparePlan, check_conflicts, plan_prepare
+from driver.plan import (
+    Holding,
+    PreparePlan,
+    asked_interval,
+    check_conflicts,
+    check_intervals,
+    plan_prepare,
+)
+from driver.timeslicing import Interval
 
 REFERENCE = ClaimReference("team", "training", "uid-1")
 VERSION = "resource.nvidia.com/v1beta1"
@@ -253,3 +261,101 @@ def test_b151_admin_access_to_all_devices_gets_those_that_are_there() -> None:
 def test_a_claim_without_devices_of_this_driver_is_refused() -> None:
     with pytest.raises(ClaimError, match="no device of this driver"):
         plan({"request": "nic", "driver": "nic.example.com", "pool": "x", "device": "y"})
+
+
+def slicing(interval: str | None, *requests: str, source: str = "FromClaim") -> Any:
+    """An entry that asks for an interval; without one, an entry that has no sharing."""
+    fields: dict[str, Any] = {"sharing": {"timeSlicingConfig": {"interval": interval}}} if interval else {}
+    return {**config(requests=requests, **fields), "source": source}
+
+
+@pytest.mark.parametrize(
+    ("configs", "interval"),
+    [
+        ([], None),
+        ([slicing(None)], None),
+        ([config(sharing={})], "Default"),
+        ([slicing("Short", source="FromClass")], "Short"),
+        ([slicing("Short", source="FromClass"), slicing("Long")], "Long"),
+        ([slicing("Short"), slicing(None)], None),
+        ([slicing("Long", "gpu"), slicing("Short", "gpu/small")], "Short"),
+        ([slicing("Short", "gpu/small"), slicing("Long", "gpu/other")], "Short"),
+        ([slicing("Medium", "other")], None),
+    ],
+)
+def test_the_interval_of_the_last_config_for_a_device_is_planned(
+    configs: list[Any], interval: str | None
+) -> None:
+    result = entry("gpu-0", "gpu/small")
+    assert plan(result, configs=configs).devices[0].interval == interval
+    allocated = claim(result, configs=configs)
+    assert asked_interval(allocated, allocated.results[0], WHOLE[0]) == interval
+
+
+def test_each_gpu_has_the_interval_of_its_own_request() -> None:
+    planned = plan(entry("gpu-0", "a"), entry("gpu-1", "b"), configs=[slicing("Short", "a")])
+    assert [item.interval for item in planned.devices] == ["Short", None]
+
+
+def test_b100_admin_access_plans_no_interval() -> None:
+    watching = entry("gpu-0", "watch", adminAccess=True)
+    assert plan(watching, configs=[slicing("Long")]).devices[0].interval is None
+    for results in ([entry("gpu-0"), watching], [watching, entry("gpu-0")]):
+        both = plan(*results, configs=[slicing("Long", "gpu"), slicing("Short", "watch")])
+        assert [item.interval for item in both.devices] == ["Long"]
+
+
+def test_b044_a_mig_device_plans_no_interval() -> None:
+    time_slicing = config("MigDeviceConfig", sharing={"strategy": "TimeSlicing"})
+    assert plan(entry(LOW.name), configs=[time_slicing]).devices[0].interval is None
+
+
+def slice_held(device: Device, interval: str | None, uid: str = "uid-9", *, admin: bool = False) -> Holding:
+    reference = ClaimReference("other", "inference", uid)
+    asked = Interval(interval) if interval else None
+    return Holding(reference, device.name, device.footprint, admin, asked)
+
+
+@pytest.mark.parametrize(
+    ("interval", "held"),
+    [
+        ("Long", []),
+        ("Long", [slice_held(WHOLE[0], "Long")]),
+        ("Long", [slice_held(WHOLE[0], None)]),
+        (None, [slice_held(WHOLE[0], "Long")]),
+        ("Long", [slice_held(WHOLE[1], "Short")]),
+        ("Long", [slice_held(WHOLE[0], "Short", "uid-1")]),
+        ("Long", [slice_held(WHOLE[0], "Short", admin=True)]),
+    ],
+    ids=[
+        "alone",
+        "the same",
+        "asks for none",
+        "who asks for none",
+        "another GPU",
+        "the claim itself",
+        "admin",
+    ],
+)
+def test_intervals_that_go_together(interval: str | None, held: list[Holding]) -> None:
+    check_intervals(plan(entry("gpu-0", shareID="a"), configs=[slicing(interval)]), held)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("Short", "Long"), ("Default", "Short"), ("Medium", "Default")]
+)
+def test_b101_another_interval_than_the_first_claims_is_refused_naming_both(first: str, second: str) -> None:
+    planned = plan(entry("gpu-0", shareID="b"), configs=[slicing(second)])
+    held = [slice_held(WHOLE[0], None, "uid-8"), slice_held(WHOLE[0], first)]
+    with pytest.raises(ClaimError) as raised:
+        check_intervals(planned, held)
+    assert raised.value.cause == "IntervalInUse"
+    for word in ("team/training", f"interval {second}", str(PCI[0]), f"interval {first}", "other/inference"):
+        assert word in str(raised.value)
+
+
+def test_b101_a_claim_cannot_ask_for_two_intervals_of_one_gpu() -> None:
+    shares = [entry("gpu-0", "a", shareID="x"), entry("gpu-0", "b", shareID="y")]
+    with pytest.raises(ClaimError, match=r"intervals Short and Long on GPU 0000:1b:00\.0"):
+        check_intervals(plan(*shares, configs=[slicing("Short", "a"), slicing("Long", "b")]), [])
+    check_intervals(plan(*shares, configs=[slicing("Short", "a")]), [])

@@ -11,6 +11,7 @@ from driver.claim import ClaimReference
 from kube.errors import ApiError, ApiTooDeep, ApiUnavailable
 from kubeletplugin import cleanup as cleanup_module
 from kubeletplugin.cleanup import Cleanup
+from kubeletplugin.conditions import Announce, nobody
 from kubeletplugin.gpulocks import LockTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, ClaimState, StoreReplaced
@@ -63,6 +64,7 @@ class Engine:
         self.held = {item.claim.uid: item for item in records}
         self.unprepared: list[str] = []
         self.broken = False
+        self.left_over: list[str] = []
         self.store_error: Exception | None = None
         self.restored = asyncio.Event()
 
@@ -76,6 +78,9 @@ class Engine:
 
     async def vanished(self) -> list[Any]:
         return []
+
+    async def put_back_intervals(self) -> list[str]:
+        return self.left_over
 
     async def sweep(self) -> list[str]:
         if self.broken:
@@ -104,7 +109,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def cleanup(engine: Engine, api: Api) -> Cleanup:
+def cleanup(engine: Engine, api: Api, announce: Announce = nobody) -> Cleanup:
     engine_, client = engine, api
     return Cleanup(
         engine_,  # type: ignore[arg-type]
@@ -114,6 +119,7 @@ def cleanup(engine: Engine, api: Api) -> Cleanup:
         period_seconds=600,
         grace_seconds=120,
         on_vanished=lambda record, devices: None,
+        announce=announce,
     )
 
 
@@ -223,6 +229,17 @@ async def test_a_status_that_was_not_written_before_the_process_ended_is_written
     await rounds.once()
     assert api.written == ["claim"]
     assert engine.unprepared == []
+
+
+async def test_an_interval_that_cannot_be_put_back_is_told_once_each_time(
+    clock: Clock,
+) -> None:
+    engine, told = Engine(), []
+    rounds = cleanup(engine, Api(), lambda reason, message: told.append((reason, message)))
+    for problem in ["GPU 0: status 255", "GPU 0: status 255", None, "GPU 0: status 255"]:
+        engine.left_over = [problem] if problem else []
+        await rounds.once()
+    assert told == [("TimeSliceLeft", "GPU 0: status 255")] * 2
 
 
 @pytest.mark.parametrize("restored", [False, True])

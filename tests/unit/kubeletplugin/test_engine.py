@@ -22,6 +22,7 @@ from driver.migoffer import MigPolicy
 from driver.nvml import Nvml
 from driver.presence import DevicePresenceError
 from driver.resourceslices import published
+from driver.timeslicing import Interval
 from kubeletplugin.claimspecs import ContainerDevice
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
@@ -71,6 +72,9 @@ class Hardware:
 
     async def on_gpu(self, pci: PciAddress, call: str, function: Callable[[Nvml], T], timeout: float) -> T:
         raise AssertionError(f"{call}: nothing here needs MIG")
+
+    async def set_interval(self, pci: PciAddress, gpu_uuid: str, interval: Interval, lock: int) -> None:
+        raise AssertionError(f"GPU {pci}: nothing here asks for the interval {interval}")
 
     def describe_process(self, pid: int) -> str:
         return str(pid)

@@ -158,6 +158,42 @@ async def test_b063_a_spec_that_no_runtime_could_read_is_skipped(node: Fixture, 
     assert set(await node.records()) == {"a"}
 
 
+def sliced(uid: str, device: str, interval: str, **more: Any) -> Any:
+    """A claim that asks for a time-slice interval of its device."""
+    found = api_claim(uid, {"request": "gpu", "pool": "node-1", "device": device, **more})
+    sharing = {"timeSlicingConfig": {"interval": interval}}
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+    found["status"]["allocation"]["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
+    return found
+
+
+async def test_b063_the_interval_that_a_claim_asks_for_comes_back_and_is_put_back_with_it(
+    node: Fixture,
+) -> None:
+    node.spec("a", WHOLE)
+    node.spec("b", PART)
+    await node.rebuild(sliced("a", WHOLE, "Long"), sliced("b", PART, "Short"))
+    records = await node.records()
+    assert [records[uid].devices[0].interval for uid in ("a", "b")] == ["Long", None]
+    noted = await node.store.run(lambda store: store.noted_intervals())
+    assert [(str(one.pci), str(one.interval), one.holds) for one in noted] == [
+        ("0000:65:00.0", "Long", False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "claim", [sliced("a", WHOLE, "Forever"), sliced("a", WHOLE, "Long", adminAccess=True)]
+)
+async def test_b063_a_configuration_that_asks_for_nothing_puts_nothing_back(
+    node: Fixture, claim: Any
+) -> None:
+    node.spec("a", WHOLE)
+    await node.rebuild(claim)
+    assert [held.interval for held in (await node.records())["a"].devices] == [None]
+    assert await node.store.run(lambda store: store.noted_intervals()) == []
+
+
 async def test_b063_what_the_store_has_is_asked_of_nobody(node: Fixture) -> None:
     assert await node.rebuild() == 0
     node.spec("a", WHOLE)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from driver.devices import Footprint
 from driver.inventory import PciAddress, Placement
+from driver.timeslicing import Interval, NotedInterval
 from kubeletplugin import store as store_module
 from kubeletplugin.store import (
     SCHEMA_VERSION,
@@ -32,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_record_comes_back_as_it_was_put_also_after_opening_anew(path: Path) -> None:
     part = Footprint(PciAddress.parse("0000:65:00.0"), Placement(4, 4), Placement(0, 2))
     put = record(
-        held(),
+        held(interval=Interval.SHORT),
         held(
             "gpu-0000-65-00-0-mig-3g40gb-4",
             footprint=part,
@@ -381,3 +383,60 @@ def test_the_log_stays_small_under_many_commits(path: Path) -> None:
     assert path.with_name("state.db-wal").stat().st_size <= 512 * 1024
     store.fold_log()
     assert path.with_name("state.db-wal").stat().st_size == 0
+
+
+def test_noted_intervals_come_back_until_they_are_forgotten(path: Path) -> None:
+    pci = PciAddress.parse("0000:65:00.0")
+    one = NotedInterval(pci, "GPU-1", Interval.LONG, "boot-1", holds=True)
+    two = NotedInterval(pci, "GPU-2", Interval.DEFAULT, "", holds=False)
+    store = Store(path)
+    with store.transaction():
+        store.note_mig_on("GPU-1", "boot-1")
+        store.note_interval(replace(one, holds=False))
+        store.note_interval(one)
+        store.note_interval(two)
+    store.close()
+    store = Store(path)
+    with store.transaction():
+        assert store.noted_intervals() == [one, two]
+        assert store.noted_interval("GPU-1") == one
+        store.forget_interval("GPU-1")
+        assert store.noted_interval("GPU-1") is None
+        assert store.noted_intervals() == [two]
+        assert store.is_mig_on_ours("GPU-1", "boot-1")
+
+
+def test_b108_what_was_noted_in_an_earlier_boot_is_forgotten_in_the_next(path: Path) -> None:
+    pci = PciAddress.parse("0000:65:00.0")
+    store = Store(path)
+    with store.transaction():
+        store.enter_boot("boot-1")
+        store.note_interval(NotedInterval(pci, "GPU-1", Interval.LONG, "boot-1", holds=True))
+        store.note_interval(NotedInterval(pci, "GPU-2", Interval.LONG, "", holds=True))
+        store.enter_boot("boot-1")
+        assert len(store.noted_intervals()) == 2
+        store.enter_boot("boot-2")
+        assert [noted.gpu_uuid for noted in store.noted_intervals()] == ["GPU-2"]
+
+
+@pytest.mark.parametrize("text", ["Long", "Forever holds 0000:65:00.0 b", "Long holds 65 b"])
+def test_a_damaged_note_of_an_interval_is_named(path: Path, text: str) -> None:
+    store = Store(path)
+    with store.transaction():
+        store._set_meta("time-slice/GPU-1", text)
+        with pytest.raises(StoreCorrupt, match=r"state\.db: the time-slice interval noted of GPU GPU-1"):
+            store.noted_intervals()
+
+
+def test_a_record_of_a_program_that_knew_no_intervals_asks_for_none(path: Path) -> None:
+    put = record(held(interval=Interval.LONG))
+    store = Store(path)
+    with store.transaction():
+        store.put(put)
+    with sqlite3.connect(path) as connection:
+        ((devices,),) = connection.execute("SELECT devices FROM claims").fetchall()
+        older = [{name: value for name, value in json.loads(devices)[0].items() if name != "interval"}]
+        connection.execute("UPDATE claims SET devices = ?", (json.dumps(older),))
+    connection.close()
+    with store.transaction():
+        assert [one.interval for one in store.claims()[put.claim.uid].devices] == [None]

@@ -126,6 +126,21 @@ def test_compute_mode_and_timeslice_are_kept_in_the_state(node: SimulatedNode) -
     assert smi(node, "-c", "sometimes")[0] == 2
 
 
+def test_a_change_of_the_timeslice_can_fail_and_hang_on_one_gpu(node: SimulatedNode) -> None:
+    node.set_gpu(0, timeslice_code=3, timeslice_delay_ms=3_600_000)
+    node.set_gpu(1, timeslice_code=3)
+    assert smi(node, "compute-policy", "-i", "1,2", "--set-timeslice", "1") == (
+        3,
+        ["Failed to set timeslice policy for GPU 1: Not Supported"],
+    )
+    assert smi(node, "compute-policy", "-i", "2", "--set-timeslice", "1")[0] == 0
+    assert [node.gpu(number).timeslice for number in (0, 1, 2)] == [0, 0, 1]
+    hanging = ["compute-policy", "-i", node.gpu(0).uuid, "--set-timeslice", "1"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        subprocess.run([node.nvidia_smi_path, *hanging], timeout=0.3)
+    assert node.gpu(0).timeslice == 0
+
+
 def test_failure_and_hang_can_be_set(node: SimulatedNode) -> None:
     node.set_nvidia_smi(exit_code=15)
     assert smi(node, "-L")[0] == 15
