@@ -53,8 +53,8 @@ class Hardware(MigHardware, TimeSliceHardware, Protocol):
     async def devices(self, timeout: float) -> Mapping[str, Device]:
         """All devices by name, after the first reading of the hardware. Raises ClaimError without one."""
 
-    def is_offered(self, name: str) -> bool:
-        """Whether the device may be given to a new claim."""
+    def why_not_offered(self, name: str) -> str:
+        """Why the device may not be given to a new claim, as the end of a sentence; empty if it may."""
 
     def published(self, device: Device) -> dict[str, Any]:
         """The device as it stands in a ResourceSlice."""
@@ -330,7 +330,7 @@ class ClaimEngine:
                 raise
         with self._timed("intent"):
             begun = await self._store.run(
-                lambda store: intent.begin(store, plan, wanted, asked_at, self._hardware.is_offered)
+                lambda store: intent.begin(store, plan, wanted, asked_at, self._hardware.why_not_offered)
             )
         before = begun.before
         partitions = ClaimPartitions(

@@ -159,8 +159,8 @@ class GpuHardware:
             raise ClaimError("NotReady", f"the node's GPUs are not known yet: {self.unavailable}") from None
         return self._view.devices
 
-    def is_offered(self, name: str) -> bool:
-        return name in self._view.offered_names
+    def why_not_offered(self, name: str) -> str:
+        return self._view.why_not_offered(name)
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)

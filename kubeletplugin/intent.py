@@ -28,7 +28,11 @@ class Intent:
 
 
 def begin(
-    store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, is_offered: Callable[[str], bool]
+    store: Store,
+    plan: PreparePlan,
+    wanted: ClaimRecord,
+    asked_at: float,
+    why_not_offered: Callable[[str], str],
 ) -> Intent:
     """Check the plan against the store and write the intent down. Raises ClaimError."""
     reference = plan.claim.reference
@@ -42,11 +46,11 @@ def begin(
         _check_same_hardware(before, wanted)
     had = {held.device for held in before.devices} if before is not None else set()
     for item in plan.devices:
-        if item.device.name not in had and not is_offered(item.device.name):
+        name = item.device.name
+        if name not in had and (why := why_not_offered(name)):
             raise ClaimError(
                 "NotOffered",
-                f"claim {reference}: device {item.device.name} is excluded or not usable on this node; "
-                "delete the pod to have it scheduled anew",
+                f"claim {reference}: device {name} {why}; delete the pod to have it scheduled anew",
             )
     check_held(store, plan)
     check_intervals(plan, _holdings(store))

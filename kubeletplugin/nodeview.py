@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from driver.devices import Device, OwnInstances, known_devices, offered_devices
 from driver.inventory import Gpu, Inventory, PciAddress
 from driver.miglayout import LayoutError, place
-from driver.migoffer import MigOffer, mig_offer
+from driver.migoffer import MigOffer, foreign_instances, mig_offer
 from driver.nodepolicy import NodePolicy
 
 
@@ -26,6 +26,23 @@ class NodeView:
     offered_names: frozenset[str] = frozenset()
     offers: Mapping[PciAddress, MigOffer] = field(default_factory=dict)
     layout_problems: tuple[str, ...] = ()
+
+    def why_not_offered(self, name: str) -> str:
+        """Why a device may not be given to a new claim, as the end of a sentence; empty if it may."""
+        if name in self.offered_names:
+            return ""
+        known = self.devices.get(name)
+        if known is not None and known.partition is not None:
+            gpu, placement = known.gpu, known.partition.placement
+            offer = self.offers.get(gpu.pci)
+            if offer is not None and offer.way.offers_partitions:
+                for instance in foreign_instances(gpu, self.own_instances.get(gpu.pci, frozenset())):
+                    if instance.placement.overlaps(placement):
+                        return (
+                            f"is not offered: GPU instance {instance.id} at {instance.placement.start} of "
+                            f"GPU {gpu.pci} lies in its place and was not created by this driver"
+                        )
+        return "is excluded or not usable on this node"
 
     @property
     def without_devices(self) -> list[Gpu]:

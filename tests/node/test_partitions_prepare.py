@@ -229,11 +229,15 @@ def test_b085_one_that_cannot_be_made_undoes_the_others_on_all_gpus(node: Plugin
 def test_b086_an_instance_that_is_not_ours_is_named_and_stays(node: PluginNode) -> None:
     node.gpus.set_mig_mode(6)
     foreign = node.gpus.create_mig(6, "2g.20gb", 4)
-    for name in (part(node, 6, "1g.10gb", 5), part(node, 6, "3g.40gb", 4), whole(node, 6)):
-        error = node.kubelet.prepare_one(new_claim(node, name)).error
-        assert f"GPU instance {foreign.id}" in error, error
-        assert "not created by this driver" in error, error
-        assert "at 4" in error, error
+    names = (part(node, 6, "1g.10gb", 5), part(node, 6, "3g.40gb", 4), whole(node, 6))
+    # Before the hardware is read again, and after it.
+    for _ in range(2):
+        for name in names:
+            error = node.kubelet.prepare_one(new_claim(node, name)).error
+            assert f"GPU instance {foreign.id}" in error, error
+            assert "not created by this driver" in error, error
+            assert "at 4" in error, error
+        wait_until(lambda: node.published().keys().isdisjoint(names), "the change to be published", 10)
     assert gpu(node, 6).mig_uuids == [foreign.compute_instances[0].uuid]
     beside = prepared(node, part(node, 6, "4g.40gb", 0))
     unprepare(node, beside)

@@ -55,11 +55,11 @@ class Hardware:
     async def devices(self, timeout: float) -> Mapping[str, Device]:
         return known_devices(self.inventory, {})
 
-    def is_offered(self, name: str) -> bool:
+    def why_not_offered(self, name: str) -> str:
         offered = {
             device.name for device in offered_devices(self.inventory, NodePolicy(mig=MigPolicy.STATIC), {})
         }
-        return name in offered - self.excluded
+        return "" if name in offered - self.excluded else "is excluded"
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self.inventory)
@@ -215,7 +215,7 @@ async def test_an_unprepare_whose_file_stays_keeps_the_claim(node: Fixture) -> N
 async def test_a_device_that_is_not_offered_is_refused_but_kept_by_who_has_it(node: Fixture) -> None:
     await node.prepare(claim("a", FIRST))
     node.hardware.excluded = {FIRST, SECOND}
-    with pytest.raises(ClaimError, match="is excluded or not usable") as error:
+    with pytest.raises(ClaimError, match="is excluded") as error:
         await node.prepare(claim("b", SECOND))
     assert error.value.cause == "NotOffered"
     await node.prepare(claim("a", FIRST))
@@ -224,7 +224,7 @@ async def test_a_device_that_is_not_offered_is_refused_but_kept_by_who_has_it(no
 async def test_a_claim_that_was_allocated_anew_gets_its_new_devices(node: Fixture) -> None:
     await node.prepare(claim("a", FIRST))
     node.hardware.excluded = {SECOND}
-    with pytest.raises(ClaimError, match="is excluded or not usable"):
+    with pytest.raises(ClaimError, match="is excluded"):
         await node.prepare(claim("a", SECOND))
     node.hardware.excluded = set()
     node.specs.refuses = frozenset({"write"})

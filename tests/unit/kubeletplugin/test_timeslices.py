@@ -261,7 +261,7 @@ async def test_b101_the_second_claim_with_another_interval_is_refused_until_the_
     await node.prepare(first)
 
     def begin(store: Store) -> object:
-        return intent.begin(store, planned("second", "Long"), wanted, 0.0, lambda name: True)
+        return intent.begin(store, planned("second", "Long"), wanted, 0.0, lambda name: "")
 
     with pytest.raises(ClaimError, match=r"second.*interval Long .*interval Short for claim default/claim"):
         await node.store.run(begin)
