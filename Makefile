@@ -4,6 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Most node tests wait for something, so there is room for one more of them than this has cores.
+UNIT_WORKERS ?= 2
+NODE_WORKERS ?= 3
+CLUSTER_WORKERS ?= 2
 PACKAGES := cdi driver kube kubeletplugin nvmlsim
 STUBS := kubeletplugin/api
 
@@ -33,16 +37,16 @@ lint: venv stubs-current ## ruff, mypy, the import rules, stubs current
 	$(BIN)/lint-imports
 
 test-unit: venv ## pure logic, milliseconds each
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n $(UNIT_WORKERS) tests/unit
 
 components: venv ## etcd, Kubernetes and containerd for the tests, built once (needs Go)
 	$(BIN)/python -m tests.cluster.components
 
 test-node: venv components ## the real plugin process, a real API server, simulated GPUs
-	$(BIN)/pytest tests/node
+	$(BIN)/pytest -n $(NODE_WORKERS) --dist loadfile tests/node
 
 test-e2e: venv components ## real kubelet, scheduler and containerd (needs root)
-	$(BIN)/pytest tests/e2e
+	$(BIN)/pytest -n $(CLUSTER_WORKERS) --dist loadfile tests/e2e
 
 bench: venv components ## speed and memory; writes build/bench.json
 	$(BIN)/python -m tests.bench

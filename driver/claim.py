@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from driver.quantity import parse_quantity
+
 DRIVER_NAME = "gpu.nvidia.com"
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -52,13 +54,17 @@ class ClaimReference:
 
 @dataclass(frozen=True, slots=True)
 class AllocationResult:
-    """One device given to the claim. ``request`` may be ``request/subrequest`` (prioritized list)."""
+    """One device given to the claim. ``request`` may be ``request/subrequest`` (prioritized list).
+
+    ``share_id`` is set when the device is shared, ``memory_bytes`` when the share is granted memory of it.
+    """
 
     request: str
     pool: str
     device: str
     admin_access: bool = False
     share_id: str | None = None
+    memory_bytes: int | None = None
 
     @property
     def base_request(self) -> str:
@@ -110,7 +116,7 @@ def read_claim(
 
     Raises:
         ClaimError: the object is another claim (UID), is not allocated or reserved for nobody; or the UID
-            is none, see :meth:`ClaimReference.check`.
+            is none, see :meth:`ClaimReference.check`; or a granted capacity is no quantity.
     """
     reference.check()
     found = claim.get("metadata", {}).get("uid")
@@ -139,6 +145,7 @@ def read_claim(
             result["device"],
             bool(result.get("adminAccess")),
             result.get("shareID"),
+            _memory_bytes(reference, result),
         )
         for result in devices.get("results") or []
         if result.get("driver") == driver
@@ -154,3 +161,17 @@ def read_claim(
         if (entry.get("opaque") or {}).get("driver") == driver
     )
     return AllocatedClaim(reference, results, configs, consumers)
+
+
+def _memory_bytes(reference: ClaimReference, result: Mapping[str, Any]) -> int | None:
+    """What a share is granted of its device's memory; ``None`` where that is nothing."""
+    granted = (result.get("consumedCapacity") or {}).get("memory")
+    if granted is None or result.get("shareID") is None:
+        return None
+    try:
+        return int(parse_quantity(str(granted))) or None
+    except ValueError as error:
+        raise ClaimError(
+            "BadAllocation",
+            f"claim {reference}: consumedCapacity.memory of device {result['device']}: {error}",
+        ) from None

@@ -12,6 +12,8 @@ import re
 
 from driver.inventory import PciAddress, Placement
 
+_SHARE = "-share-"
+
 MAX_LENGTH = 63
 """Bytes in a device name (DNS-1123 label)."""
 
@@ -42,6 +44,17 @@ def gpu_of(name: str) -> PciAddress | None:
     """Where the GPU of the device with this name is; ``None`` if the name is not of this form."""
     match = _NAME.match(name)
     return None if match is None else PciAddress(*(int(number, 16) for number in match.groups()))
+
+
+def share_name(device: str, share_id: str | None) -> str:
+    """What one claim calls a device, or its share of one: two shares of a device have different names."""
+    return device if share_id is None else f"{device}{_SHARE}{share_id}"
+
+
+def device_and_share(name: str) -> tuple[str, str | None]:
+    """The device and the share id that :func:`share_name` made a name of."""
+    device, _, share_id = name.partition(_SHARE)
+    return device, share_id or None
 
 
 def _profile_label(profile: str, room: int) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class Holding:
     """A device that a claim holds on this node; with admin access it is in nobody's way.
 
+    Others may hold shares of the same device when this is a share of it.
     ``interval`` is the time-slice interval that the claim asked for, if any.
     """
 
@@ -31,6 +32,7 @@ class Holding:
     footprint: Footprint
     admin_access: bool = False
     interval: Interval | None = None
+    is_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,15 @@ class PlannedDevice:
     device: Device
     admin_access: bool
     share_id: str | None
+    memory_bytes: int | None
     config: DeviceConfig | None
     interval: Interval | None = None
+
+    def goes_with(self, device: str, footprint: Footprint, *, is_share: bool) -> bool:
+        """Whether it can be held beside something else: apart from it, or as shares of one device."""
+        if self.share_id is not None and is_share and self.device.name == device:
+            return True
+        return not self.device.footprint.overlaps(footprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,7 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
             device,
             result.admin_access if earlier is None else result.admin_access and earlier.admin_access,
             result.share_id,
+            result.memory_bytes,
             config,
             interval if earlier is None else interval or earlier.interval,
         )
@@ -128,7 +138,7 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
         if holding.admin_access or holding.claim.uid == plan.claim.reference.uid:
             continue
         for item in wanted:
-            if item.device.footprint.overlaps(holding.footprint):
+            if not item.goes_with(holding.device, holding.footprint, is_share=holding.is_share):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: device {item.device.name} overlaps {holding.device}, "
@@ -136,7 +146,8 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
                 )
     for position, item in enumerate(wanted):
         for other in wanted[:position]:
-            if item.device.footprint.overlaps(other.device.footprint):
+            of_other = other.device
+            if not item.goes_with(of_other.name, of_other.footprint, is_share=other.share_id is not None):
                 raise ClaimError(
                     "InUse",
                     f"claim {plan.claim.reference}: its devices {other.device.name} and {item.device.name} "

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from cdi.claimspec import claim_spec
 from cdi.devicenodes import DeviceNodeError, gpu_edits, mig_edits
@@ -18,18 +20,27 @@ from cdi.driverroot import DriverRoot
 from cdi.hooks import HookTool, find_hook_tool
 from cdi.spec import ContainerEdits, to_json
 from driver.devices import Device
+from driver.names import share_name
 from kubeletplugin.settings import Settings
+from kubeletplugin.store import HeldDevice
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevice:
-    """A device for a container; of a MIG device, the ids of the instances that it is now."""
+    """A device or share for a container; of a MIG device, the ids of the instances that it is now."""
 
     device: Device
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
+    share_id: str | None = None
+    memory_bytes: int | None = None
+
+    @classmethod
+    def of(cls, device: Device, held: HeldDevice) -> Self:
+        """The device as a claim's record has it."""
+        return cls(device, held.gpu_instance_id, held.compute_instance_id, held.share_id, held.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,10 @@ class ClaimSpecs:
             DriverRootError: the driver root has no libcuda of this version.
             SpecError: a name that CDI does not allow.
         """
-        edits = {item.device.name: self._of_device(item) for item in devices}
+        edits = {
+            share_name(item.device.name, item.share_id): self._of_device(item) + _of_share(item)
+            for item in devices
+        }
         return to_json(claim_spec(claim_uid, edits, self._of_all(driver_version)))
 
     def _of_device(self, item: ContainerDevice) -> ContainerEdits:
@@ -112,6 +126,14 @@ class ClaimSpecs:
         if self._settings.hooks == "auto":
             return find_hook_tool([self._driver_root])
         return HookTool.at(self._settings.hooks)
+
+
+def _of_share(item: ContainerDevice) -> ContainerEdits:
+    """Nothing holds a container to its part of the memory but itself, so it is told how much that is."""
+    if item.memory_bytes is None:
+        return ContainerEdits()
+    name = re.sub(r"[^A-Z0-9]", "_", item.device.name.upper())
+    return ContainerEdits(env=(f"GPU_MEMORY_LIMIT_BYTES_{name}={item.memory_bytes}",))
 
 
 def _changed_at(folder: str) -> int:

@@ -20,6 +20,7 @@ from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, ClaimError, ClaimReference
 from driver.devices import Device
 from driver.inventory import Gpu, MigDevice
+from driver.names import share_name
 from driver.nvml import NvmlUnavailable
 from driver.plan import PlannedDevice, PreparePlan, plan_prepare
 from driver.presence import DevicePresenceError
@@ -29,8 +30,8 @@ from kubeletplugin.gpulocks import GpuLocks, LockTimeout
 from kubeletplugin.lanes import Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.migoperations import CardGone, MigOperationError
-from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.partitions import ClaimPartitions, MigChanges, MigHardware
+from kubeletplugin.sharers import is_share, shared_by_others
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
 from kubeletplugin.timeslices import TimeSliceHardware, TimeSlices
@@ -102,6 +103,8 @@ class ClaimEngine:
         self._gates: dict[str, _Gate] = {}
         self.changed = asyncio.Event()
         """Set when a claim was prepared or unprepared; whoever publishes clears it."""
+        self.unprepared = asyncio.Event()
+        """Set when a claim was unprepared; whoever looks at what it leaves clears it."""
         self.restored = asyncio.Event()
         """Set when the store holds all that is prepared on this node; nothing is prepared before."""
         self.obstacle = ""
@@ -152,11 +155,12 @@ class ClaimEngine:
             gpus = () if record is None else record.gpus
             async with await self._enter(gpus, reference, deadline - time.monotonic()):
                 if record is not None:
-                    await self._mig.release(record)
+                    await self._release(record, record.devices)
                     await self._timeslices.release(record)
                 await self._files(f"remove the CDI spec of {uid}", lambda: self._specs.remove(uid))
                 await self._store.run(lambda store: _forget(store, uid))
         self.changed.set()
+        self.unprepared.set()
         return record
 
     async def records(self) -> dict[str, ClaimRecord]:
@@ -256,7 +260,7 @@ class ClaimEngine:
         uid = record.claim.uid
         known = await self._hardware.devices(_MEND_SECONDS)
         devices = [
-            ContainerDevice(device, held.gpu_instance_id, held.compute_instance_id)
+            ContainerDevice.of(device, held)
             for held in record.devices
             if (device := known.get(held.device)) is not None
             and (device.partition is not None or device.uuid == held.uuid)
@@ -295,10 +299,18 @@ class ClaimEngine:
         """Undo what the claim had when it was allocated otherwise, before the record of it is replaced."""
         wanted = {item.device.name for item in plan.devices}
         had = tuple(held for held in before.devices if held.device not in wanted)
-        await self._mig.release(replace(before, devices=had))
+        await self._release(before, had)
         asked = {item.device.gpu.uuid for item in plan.devices if item.interval is not None}
         no_more = tuple(held for held in before.devices if held.gpu_uuid not in asked)
         await self._timeslices.release(replace(before, devices=no_more))
+
+    async def _release(self, record: ClaimRecord, devices: tuple[HeldDevice, ...]) -> None:
+        """Undo what was done for some of a claim's devices, but not for what others share with it."""
+        mine = replace(record, devices=devices)
+        if any(is_share(held) for held in devices):
+            shared = await self._store.run(lambda store: shared_by_others(store.claims().values(), mine))
+            mine = replace(mine, devices=tuple(held for held in devices if held.device not in shared))
+        await self._mig.release(mine)
 
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
         reference = plan.claim.reference
@@ -317,11 +329,13 @@ class ClaimEngine:
                 await self._store.run(lambda store: intent.check_held(store, plan))
                 raise
         with self._timed("intent"):
-            before, begun = await self._store.run(
+            begun = await self._store.run(
                 lambda store: intent.begin(store, plan, wanted, asked_at, self._hardware.is_offered)
             )
-        continued = before is not None and may_be_of_boot(before, self._boot_id)
-        partitions = ClaimPartitions(self._mig, self._store, begun, continued=continued)
+        before = begun.before
+        partitions = ClaimPartitions(
+            self._mig, self._store, begun.record, continued=begun.continued, joined=begun.joined
+        )
         try:
             with self._timed("devices"):
                 await partitions.make([item.device for item in plan.devices], in_mig_mode)
@@ -335,7 +349,7 @@ class ClaimEngine:
                 with self._timed("commit"):
                     await self._store.run(lambda store: store.put(done))
         except BaseException:
-            await asyncio.shield(self._undo(partitions, begun, forget=before is None))
+            await asyncio.shield(self._undo(partitions, begun.record, forget=before is None))
             raise
         self.changed.set()
         return done
@@ -350,7 +364,7 @@ class ClaimEngine:
                 await self._files(
                     f"remove the CDI spec of {reference.uid}", lambda: self._specs.remove(reference.uid)
                 )
-                await self._store.run(lambda store: store.remove(reference.uid))
+                await self._store.run(lambda store: intent.forget(store, partitions.record))
             elif partitions.record != begun:
                 await self._store.run(lambda store: store.put(partitions.record))
         except Exception as error:
@@ -397,7 +411,7 @@ class ClaimEngine:
             requests=item.requests,
             pool=item.pool,
             device=device.name,
-            cdi_device=qualified_name(claim_uid, device.name),
+            cdi_device=qualified_name(claim_uid, share_name(device.name, item.share_id)),
             uuid=existing.uuid if existing else device.uuid,
             gpu_uuid=device.gpu.uuid,
             footprint=device.footprint,
@@ -407,6 +421,7 @@ class ClaimEngine:
             gpu_instance_id=existing.gpu_instance_id if existing else None,
             compute_instance_id=existing.compute_instance_id if existing else None,
             profile_id=device.partition.profile.id if device.partition else None,
+            memory_bytes=item.memory_bytes,
             interval=item.interval,
         )
 
@@ -439,7 +454,9 @@ class ClaimEngine:
 
 
 def spec_devices(claim_uid: str, spec: bytes | None) -> list[str]:
-    """The devices that a claim's CDI spec has, by the names that they have in ResourceSlices.
+    """The devices that a claim's CDI spec has, by the names that the claim has for them.
+
+    These are those in ResourceSlices, or those of shares, see :func:`driver.names.share_name`.
 
     Raises:
         ValueError: it is none that a runtime could read.
@@ -474,8 +491,7 @@ def _is_missing(held: HeldDevice, gpu: Gpu | None) -> bool:
 def _injected(plan: PreparePlan, record: ClaimRecord) -> list[ContainerDevice]:
     """What a container gets: the plan's devices, as the instances that the record has for them."""
     return [
-        ContainerDevice(item.device, held.gpu_instance_id, held.compute_instance_id)
-        for item, held in zip(plan.devices, record.devices, strict=True)
+        ContainerDevice.of(item.device, held) for item, held in zip(plan.devices, record.devices, strict=True)
     ]
 
 
@@ -484,5 +500,7 @@ def _same(before: ClaimRecord, done: ClaimRecord) -> bool:
 
 
 def _forget(store: Store, uid: str) -> None:
-    store.remove(uid)
+    record = store.claims().get(uid)
+    if record is not None:
+        intent.forget(store, record)
     store.remember_unprepared(uid)

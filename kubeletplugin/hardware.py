@@ -199,14 +199,18 @@ class GpuHardware:
                 self._settings.nvml_timeout_seconds,
             )
         except DevicePresenceError:
-            self._rescan.set()
+            self.rescan()
             raise
 
     def claim_spec(self, claim_uid: str, devices: Sequence[ContainerDevice]) -> bytes:
         return self._claim_specs.build(claim_uid, devices, self._view.inventory.driver_version)
 
+    def rescan(self) -> None:
+        """Read the hardware again at once: something was done to it."""
+        self._rescan.set()
+
     async def run(self) -> None:
-        """Read the hardware for ever, every ``rescan_seconds`` and when a claim found it changed."""
+        """Read the hardware for ever, every ``rescan_seconds`` and when :meth:`rescan` says so."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             self._rescan.clear()

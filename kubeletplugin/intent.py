@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from driver.claim import ClaimError
 from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
 from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
+from kubeletplugin.sharers import hand_over, is_share, joined, shared_by_others
 from kubeletplugin.store import ClaimRecord, ClaimState, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What was written down. ``before`` is the claim's earlier record, ``record`` the one to go on with.
+
+    What exists of partitions was taken over: from ``before`` if it is ``continued``, from an attempt of this
+    boot, and from other claims, which hold shares of the devices in ``joined``.
+    """
+
+    before: ClaimRecord | None
+    record: ClaimRecord
+    continued: bool
+    joined: frozenset[str]
 
 
 def begin(
     store: Store, plan: PreparePlan, wanted: ClaimRecord, asked_at: float, is_offered: Callable[[str], bool]
-) -> tuple[ClaimRecord | None, ClaimRecord]:
-    """Check the plan against the store and write the intent down.
-
-    Returns the claim's earlier record, and the one to go on with: what exists of partitions is taken over.
-    """
+) -> Intent:
+    """Check the plan against the store and write the intent down. Raises ClaimError."""
     reference = plan.claim.reference
     given_up = store.unprepared_at(reference.uid)
     if given_up is not None and given_up >= asked_at:
@@ -39,10 +51,21 @@ def begin(
     check_held(store, plan)
     check_intervals(plan, _holdings(store))
     begun = wanted if before is None else _taken_over(before, wanted)
+    shared = frozenset[str]()
+    if any(is_share(held) for held in begun.devices):
+        begun = joined(store.claims().values(), begun)
+        shared = shared_by_others(store.claims().values(), begun)
     was_allocated_anew = before is not None and _asked(before) != _asked(wanted)
     if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
         store.put(begun)
-    return before, begun
+    continued = before is not None and may_be_of_boot(before, wanted.boot_id)
+    return Intent(before, begun, continued, shared)
+
+
+def forget(store: Store, record: ClaimRecord) -> None:
+    """Remove a claim's record; what others share with it is theirs from now on."""
+    hand_over(store, record)
+    store.remove(record.claim.uid)
 
 
 def check_held(store: Store, plan: PreparePlan) -> None:

@@ -68,6 +68,11 @@ class Metrics:
             "GPUs in MIG mode that have no instance and so offer nothing.",
             registry=registry,
         )
+        self.mig_modes_left = Gauge(
+            "gpudra_mig_modes_left",
+            "GPUs whose MIG mode the driver turned on, needs no more, and cannot turn off now.",
+            registry=registry,
+        )
         self.gpu_mig = Gauge(
             "gpudra_gpu_mig",
             "1 for the way that each GPU goes: what of it is offered.",

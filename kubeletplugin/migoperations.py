@@ -91,6 +91,18 @@ def is_mode_on(nvml: Nvml, gpu: Card) -> bool:
     return nvml.mig_mode(_handle(nvml, gpu)).current
 
 
+def is_mode_off(nvml: Nvml, gpu: Card) -> bool:
+    """Whether MIG mode is off, and no reset will turn it on. Raises CardGone and NvmlError."""
+    mode = nvml.mig_mode(_handle(nvml, gpu))
+    return not (mode.current or mode.pending)
+
+
+def has_instances(nvml: Nvml, gpu: Card, profiles: Sequence[MigProfile]) -> bool:
+    """Whether there is any GPU instance. ``profiles`` are all of the GPU. Raises CardGone and NvmlError."""
+    handle = _handle(nvml, gpu)
+    return any(_gpu_instances(nvml, profile.id, handle) for profile in profiles)
+
+
 def set_mode(nvml: Nvml, gpu: Card, enabled: bool, describe: DescribeProcess, patience: float) -> None:
     """Switch MIG mode and wait until it holds; nothing happens if it does already and no change is pending.
 

@@ -211,12 +211,22 @@ class ClaimPartitions:
     """The partitions of one claim while it is prepared: what is made is noted, and can be undone."""
 
     def __init__(
-        self, changes: MigChanges, store: StoreThread, record: ClaimRecord, *, continued: bool
+        self,
+        changes: MigChanges,
+        store: StoreThread,
+        record: ClaimRecord,
+        *,
+        continued: bool,
+        joined: Collection[str] = (),
     ) -> None:
-        """``continued``: the record, or its intent, was written in this boot by an earlier attempt."""
+        """``continued``: the record, or its intent, was written in this boot by an earlier attempt.
+
+        ``joined`` are the names of the devices of which other claims hold shares, too.
+        """
         self._changes = changes
         self._store = store
         self._continued = continued
+        self._joined = joined
         self._attempts: list[_Attempt] = []
         self._switched: list[tuple[Card, bool]] = []
         self.record = record
@@ -268,7 +278,7 @@ class ClaimPartitions:
         found = await self._look(device, held)
         if found is None:
             found = await self._create(position, device)
-        elif not (self._continued and is_held(held, found.gpu_instance_id, found.uuids)):
+        elif not (self._is_known(held) and is_held(held, found.gpu_instance_id, found.uuids)):
             raise MigOperationError("NoRoom", _not_ours(device, found))
         held = replace(self.record.devices[position], gpu_instance_id=found.gpu_instance_id)
         if found.compute_instance is None:
@@ -280,6 +290,10 @@ class ClaimPartitions:
         self._set(
             position, replace(held, compute_instance_id=compute_instance.id, uuid=compute_instance.uuid)
         )
+
+    def _is_known(self, held: HeldDevice) -> bool:
+        """Whether the partition can have been made before, so that the record says what it was."""
+        return self._continued or held.device in self._joined
 
     async def _create(self, position: int, device: Device) -> Instance:
         """Make the GPU instance, and turn MIG mode on before where it is off."""

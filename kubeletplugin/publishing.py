@@ -103,8 +103,14 @@ class Publishing:
         own = own_instances(self._records, hardware.inventory.gpus, hardware.boot_id())
         hardware.offer(own, counters=probe.supported)
         gone = vanished(hardware.offered, self._records)
-        held = [one.published for record in self._records for one in record.devices if not one.admin_access]
-        counters = counter_sets(hardware.offered, hardware.own_instances, held)
+        # Shares of one device take from its counters once.
+        held = {
+            one.device: one.published
+            for record in self._records
+            for one in record.devices
+            if not one.admin_access
+        }
+        counters = counter_sets(hardware.offered, hardware.own_instances, list(held.values()))
         current = [hardware.published(device) for device in free_of(hardware.offered, gone)]
         # What a rebuilt store knows only by name has no attributes, and selectors fail on those without.
         devices = desired(current, [one.published for one in gone if one.gpu_uuid], counters)

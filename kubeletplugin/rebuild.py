@@ -17,6 +17,7 @@ from cdi.specfolder import SpecFolder
 from driver.claim import DRIVER_NAME, AllocatedClaim, ClaimError, ClaimReference, read_claim
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
+from driver.names import device_and_share
 from driver.plan import asked_interval
 from driver.resourceslices import published
 from driver.timeslicing import Interval, NotedInterval
@@ -221,21 +222,25 @@ def _record(
     boot_id: str,
 ) -> ClaimRecord:
     reference = known.claim.reference if known and known.claim else ClaimReference("", "", uid)
-    held = tuple(_held(uid, name, known, devices.get(name), hardware) for name in names)
+    held = tuple(_held(uid, name, known, devices, hardware) for name in names)
     return ClaimRecord(reference, ClaimState.PREPARED, boot_id, time.time(), held)
 
 
 def _held(
-    uid: str, name: str, known: _Known | None, device: Device | None, hardware: GpuHardware
+    uid: str, spec_name: str, known: _Known | None, devices: Mapping[str, Device], hardware: GpuHardware
 ) -> HeldDevice:
-    results = [one for one in known.claim.results if one.device == name] if known and known.claim else []
+    name, share_id = device_and_share(spec_name)
+    device = devices.get(name)
+    allocated = known.claim.results if known and known.claim else ()
+    results = [one for one in allocated if one.device == name and share_id in (None, one.share_id)]
     values: dict[str, Any] = {
         "requests": tuple(dict.fromkeys(result.base_request for result in results)),
         "pool": results[0].pool if results else "",
         "device": name,
-        "cdi_device": qualified_name(uid, name),
+        "cdi_device": qualified_name(uid, spec_name),
         "admin_access": bool(results) and all(result.admin_access for result in results),
-        "share_id": results[0].share_id if results else None,
+        "share_id": share_id or (results[0].share_id if results else None),
+        "memory_bytes": results[0].memory_bytes if results else None,
     }
     if device is None:
         return HeldDevice(

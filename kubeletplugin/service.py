@@ -32,6 +32,7 @@ from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.health import Health
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.ownmodes import OwnModes
 from kubeletplugin.probes import ProbeServer
 from kubeletplugin.publisher import PublishError, SlicePublisher
 from kubeletplugin.publishing import Publishing
@@ -78,14 +79,25 @@ class Service:
             settings, lanes, metrics, self._reports.warning, self._records
         )
         self._boot_id = hardware.boot_id()
+        locks = GpuLocks(settings.data_path / "locks")
         self._engine = engine = ClaimEngine(
             hardware=hardware,
             store=self._store,
-            locks=GpuLocks(settings.data_path / "locks"),
+            locks=locks,
             specs=self._specs,
             lanes=lanes,
             metrics=metrics,
             pool=settings.pool_name,
+            boot_id=self._boot_id,
+        )
+        self._own_modes = OwnModes(
+            hardware,
+            self._store,
+            locks,
+            metrics,
+            self._reports.warning,
+            policy=settings.mig,
+            exclusion=settings.exclusion,
             boot_id=self._boot_id,
         )
         self._status = StatusWriter(self._client, metrics, self._events)
@@ -139,6 +151,7 @@ class Service:
             "claim status": self._status.run(),
             "events": self._events.run(),
             "clean-up": self._cleanup.run(),
+            "own MIG modes": self._look_after_own_modes(),
             "sockets": self._serve(),
         }
         address = self._settings.http_address
@@ -202,6 +215,11 @@ class Service:
             self._reports.warning("StoreRebuilt", text)
         self._engine.obstacle = ""
         self._engine.restored.set()
+
+    async def _look_after_own_modes(self) -> None:
+        await self._hardware.ready.wait()
+        await self._engine.restored.wait()
+        await self._own_modes.run(self._engine.unprepared)
 
     async def _serve(self) -> None:
         """Serve the DRA socket, then the registration socket; at the end in the other order."""

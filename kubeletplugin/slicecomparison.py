@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kube.quantity import parse_quantity
+from driver.quantity import parse_quantity
 from kube.resources import Object
 
 

@@ -88,6 +88,8 @@ class HeldDevice:
     ``published`` is the device as it stands in a ResourceSlice, kept for when the hardware vanishes while
     the claim holds it. ``uuid`` and ``gpu_uuid`` tell a swapped card. ``profile_id`` is set for a partition,
     an instance that is ours to make and to destroy; until it is made its ids are ``None``, its UUID is empty.
+    ``share_id`` is set where other claims may hold shares of the same device, a partition's instance among
+    them; ``memory_bytes`` is what the share is granted of its memory.
     ``restore_mig``: MIG mode, which an administrator had turned on, was turned off for this whole GPU.
     ``interval`` is the time-slice interval that the claim asks for on this GPU.
     """
@@ -106,6 +108,7 @@ class HeldDevice:
     compute_instance_id: int | None = None
     profile_id: int | None = None
     restore_mig: bool = False
+    memory_bytes: int | None = None
     interval: Interval | None = None
 
 
@@ -121,7 +124,8 @@ class ClaimRecord:
 
     def holdings(self) -> Iterator[Holding]:
         for held in self.devices:
-            yield Holding(self.claim, held.device, held.footprint, held.admin_access, held.interval)
+            is_share = held.share_id is not None
+            yield Holding(self.claim, held.device, held.footprint, held.admin_access, held.interval, is_share)
 
     @property
     def gpus(self) -> tuple[PciAddress, ...]:
@@ -367,8 +371,11 @@ class Store:
             self._connection.execute("DELETE FROM meta WHERE key = ?", (f"mig-on/{gpu_uuid}",))
 
     def is_mig_on_ours(self, gpu_uuid: str, boot_id: str) -> bool:
-        """Whether MIG mode, if it is on, was turned on by us and not by an administrator."""
-        return self._meta(f"mig-on/{gpu_uuid}") == boot_id
+        """Whether MIG mode, if it is on, was turned on by us and not by an administrator.
+
+        Without a readable boot id nobody knows: it counts as the administrator's.
+        """
+        return boot_id != "" and self._meta(f"mig-on/{gpu_uuid}") == boot_id
 
     def note_interval(self, noted: NotedInterval) -> None:
         """Note what time-slice interval a GPU has, or is about to get, because of us."""

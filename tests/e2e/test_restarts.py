@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -94,7 +95,9 @@ def test_a_container_restarts_with_its_gpu_while_the_plugin_is_away(node: Cluste
     pods.create(*one_gpu("again", restart="Always"))
     before = pods.seen("again")
     node.kill()
-    assert node.cluster.node.ctr_exec("default", "again", "main", "kill", "1").returncode == 0
+    killed = node.cluster.node.ctr_exec("default", "again", "main", "kill", "1")
+    # The end of the container's first process may take the one that asked for it along.
+    assert killed.returncode in (0, 128 + signal.SIGKILL), killed
 
     def restarted(found: dict[str, Any]) -> bool:
         (status,) = found["status"]["containerStatuses"]

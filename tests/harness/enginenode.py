@@ -9,21 +9,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cdi.specfolder import SpecFolder
 from driver.claim import AllocatedClaim, AllocationResult, ClaimReference, ConfigEntry
+from driver.exclusion import Exclusion
+from driver.migoffer import MigPolicy
 from driver.nvml import Nvml, call_of_thread
 from kubeletplugin import settings
+from kubeletplugin.conditions import Announce, nobody
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nvidiasmi import NvidiaSmi
+from kubeletplugin.ownmodes import OwnModes
 from kubeletplugin.store import ClaimRecord, Store, boot_seconds
 from kubeletplugin.storethread import StoreThread
 from nvmlsim.node import SimulatedNode
@@ -62,12 +66,13 @@ class EngineNode:
         async def records() -> Collection[ClaimRecord]:
             return (await self.engine.records()).values()
 
+        self.locks = GpuLocks(self._folder / "locks")
         self.hardware = GpuHardware(self._settings, self._lanes, self.metrics, records=records)
         boot_id = self.hardware.boot_id()
         self.engine = ClaimEngine(
             hardware=self.hardware,
             store=self.store,
-            locks=GpuLocks(self._folder / "locks"),
+            locks=self.locks,
             specs=self.specs,
             lanes=self._lanes,
             metrics=self.metrics,
@@ -77,6 +82,24 @@ class EngineNode:
         await self.store.run(lambda store: store.enter_boot(boot_id))
         self.engine.restored.set()
         assert await self.hardware.read_once(), self.hardware.unavailable
+
+    def own_modes(
+        self,
+        policy: MigPolicy = MigPolicy.DYNAMIC,
+        excluded: Sequence[str] = (),
+        announce: Announce = nobody,
+    ) -> OwnModes:
+        """What looks after the MIG modes that are noted as ours, as under ``--mig`` and ``--exclude``."""
+        return OwnModes(
+            self.hardware,
+            self.store,
+            self.locks,
+            self.metrics,
+            announce,
+            policy=policy,
+            exclusion=Exclusion.parse(excluded),
+            boot_id=self.hardware.boot_id(),
+        )
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.store.close)

@@ -2,9 +2,9 @@
 
 Every write of a claim's journal and of its CDI spec, every change of MIG, and every run of nvidia-smi has two
 steps: before and after it. Steps are counted while ARM_FILE exists, which holds the number of the one at
-which the process gets SIGKILL, and words that a step must have one of to be counted, if there are any; then
-the file is removed and ``ARM_FILE.at`` tells what the step was. The product knows nothing of this: SQLite,
-NVML, nvidia-smi and the file system are watched from outside.
+which the process gets SIGKILL, and then parts of names, each on a line of its own, of which a step must have
+one to be counted, if there are any. Then the file is removed and ``ARM_FILE.at`` tells what the step was. The
+product knows nothing of this: SQLite, NVML, nvidia-smi and the file system are watched from outside.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Steps:
     def _step(self, what: str) -> None:
         with self._lock:
             try:
-                number, *words = self._arm.read_text().split()
+                number, *parts = self._arm.read_text().splitlines()
             except FileNotFoundError:
                 return
-            if words and not any(word in what for word in words):
+            if parts and not any(part in what for part in parts):
                 return
             self._count += 1
             if self._count == int(number):

@@ -10,7 +10,7 @@ from tests.cluster.api import wait_until
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.devices import gpu_name
 from tests.harness.plugin import PluginNode
-from tests.harness.steppednode import Stepped
+from tests.harness.steppednode import Stepped, wait_holds
 
 MADE = {
     "before set_mig_mode",
@@ -46,21 +46,29 @@ def new_claim(node: PluginNode) -> Claim:
     return create_claim(node.api, [result(f"{first}-mig-1g10gb-2", node.name)])
 
 
-def wait_left(node: PluginNode, claims: list[Claim], when: str) -> None:
-    """Wait until exactly ``claims`` have a record, a CDI file and an instance each, and nothing else is."""
-    wanted = sorted(claim.uid for claim in claims)
+def test_b084_killed_between_gpu_instance_and_compute_instance(stepped: Stepped) -> None:
+    node = stepped.node
+    claim = new_claim(node)
+    stepped.dies_at("after create_gpu_instance", lambda: node.kubelet.prepare_one(claim))
+    (left,) = node.gpus.gpus()[0].gpu_instances
+    assert left.compute_instances == ()
+    stepped.start()
+    assert node.kubelet.prepare_one(claim).error == ""
+    wait_holds(node, [claim], "after a retry", instances=1)
+    assert node.kubelet.unprepare_one(claim).error == ""
 
-    def found() -> tuple[list[str], list[str], int]:
-        files = [name.removeprefix("gpudra.io-claim_").removesuffix(".json") for name in node.cdi_files()]
-        instances = sum(len(gpu.mig_uuids) or len(gpu.gpu_instances) for gpu in node.gpus.gpus())
-        return sorted(node.claims_in_store()), files, instances
+    claim = new_claim(node)
+    stepped.dies_at("after create_gpu_instance", lambda: node.kubelet.prepare_one(claim))
+    delete_claim(node.api, claim)
+    stepped.start()
+    wait_holds(node, [], "after a start")
+    claim = new_claim(node)
+    assert node.kubelet.prepare_one(claim).error == ""
+    assert node.kubelet.unprepare_one(claim).error == ""
+    wait_holds(node, [], "at the end")
 
-    wait_until(
-        lambda: found() == (wanted, wanted, len(wanted)), f"only {wanted} to be left {when}: {found()}", 10
-    )
 
-
-def test_b067_b084_killed_while_a_partition_is_made(stepped: Stepped) -> None:
+def test_b067_killed_while_a_partition_is_made(stepped: Stepped) -> None:
     node = stepped.node
     claim = new_claim(node)
     seen: set[str] = set()
@@ -68,16 +76,16 @@ def test_b067_b084_killed_while_a_partition_is_made(stepped: Stepped) -> None:
     def call() -> None:
         node.kubelet.prepare_one(claim)
 
-    for step in stepped.crashes(call):
-        if len(seen) % 2:
+    for number, step in enumerate(stepped.crashes(call)):
+        if number % 2:
             answer = node.kubelet.prepare_one(claim)
             assert (answer.error, len(answer.names)) == ("", 1), step
-            wait_left(node, [claim], step)
+            wait_holds(node, [claim], step, instances=1)
             assert node.kubelet.unprepare_one(claim).error == "", step
         else:
             delete_claim(node.api, claim)
         seen.add(step)
-        wait_left(node, [], step)
+        wait_holds(node, [], step)
         # With MIG mode off again, that is a step too.
         node.gpus.set_mig_mode(0, False)
         claim = new_claim(node)
@@ -96,8 +104,8 @@ def test_b067_killed_while_a_partition_is_destroyed(stepped: Stepped) -> None:
     for step in stepped.crashes(call):
         seen.add(step)
         assert node.kubelet.unprepare_one(claim).error == "", step
-        wait_left(node, [], step)
+        wait_holds(node, [], step)
         claim = new_claim(node)
         assert node.kubelet.prepare_one(claim).error == "", step
     assert seen == UNMADE
-    wait_left(node, [], "at the end")
+    wait_holds(node, [], "at the end")

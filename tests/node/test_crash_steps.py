@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.api import wait_until
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.plugin import PluginNode
-from tests.harness.steppednode import Stepped
+from tests.harness.steppednode import Stepped, wait_holds
 
 PREPARE_STEPS = {
     "before INSERT OR REPLACE INTO",
@@ -35,17 +34,6 @@ def stepped(make_node: Callable[..., PluginNode]) -> Stepped:
     stepped.node.start()
     stepped.node.wait_published(8)
     return stepped
-
-
-def wait_holds(node: PluginNode, claims: list[Claim], when: str) -> None:
-    """Wait until exactly ``claims`` are in the store and have a CDI file, and no other file is there."""
-    wanted = sorted(claim.uid for claim in claims)
-
-    def found() -> tuple[list[str], list[str]]:
-        files = [name.removeprefix("gpudra.io-claim_").removesuffix(".json") for name in node.cdi_files()]
-        return sorted(node.claims_in_store()), files
-
-    wait_until(lambda: found() == (wanted, wanted), f"only {wanted} to be left {when}: {found()}", 10)
 
 
 def new_claim(node: PluginNode) -> Claim:

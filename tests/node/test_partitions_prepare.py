@@ -140,17 +140,26 @@ def test_b051_overlap_is_geometry_in_both_directions(node: PluginNode) -> None:
     unprepare(node, all_of_it)
 
 
-def test_b078_b091_the_mode_goes_on_with_the_first_and_off_when_a_whole_gpu_needs_it(
-    node: PluginNode,
-) -> None:
-    node.gpus.reset_calls()
+def test_b091_one_of_two_partitions_goes_and_the_other_works_on(node: PluginNode) -> None:
+    node.gpus.set_mig_mode(2, False)
     first, second = prepared(node, part(node, 2, "1g.10gb", 0)), prepared(node, part(node, 2, "1g.10gb", 1))
-    assert changes(node)["nvmlDeviceSetMigMode"] == 1
     before = gpu(node, 2).mig_uuids
+    node.gpus.reset_calls()
     unprepare(node, first)
     assert gpu(node, 2).mig_uuids == before[1:]
     assert node.kubelet.prepare_one(second).error == ""
+    assert gpu(node, 2).mig_uuids == before[1:]
+    # A whole GPU needs the mode off, and is told what lies on it now.
+    assert second.uid in node.kubelet.prepare_one(new_claim(node, whole(node, 2))).error
     unprepare(node, second)
+    assert "nvmlDeviceSetMigMode" not in changes(node)
+    assert gpu(node, 2).mig_mode
+
+
+def test_b078_the_mode_goes_on_with_the_first_and_off_when_a_whole_gpu_needs_it(node: PluginNode) -> None:
+    node.gpus.set_mig_mode(2, False)
+    node.gpus.reset_calls()
+    unprepare(node, prepared(node, part(node, 2, "1g.10gb", 0)), prepared(node, part(node, 2, "1g.10gb", 1)))
     assert changes(node)["nvmlDeviceSetMigMode"] == 1
     assert gpu(node, 2).mig_mode
 
@@ -233,7 +242,7 @@ def test_b086_an_instance_that_is_not_ours_is_named_and_stays(node: PluginNode) 
     node.gpus.set_mig_mode(6, False)
 
 
-def test_b068_b089_a_restart_changes_nothing_and_answers_the_same(node: PluginNode) -> None:
+def test_b089_a_restart_changes_nothing_and_answers_the_same(node: PluginNode) -> None:
     claim = new_claim(node, part(node, 0, "1g.10gb", 3), part(node, 1, "3g.40gb", 0))
     first = node.kubelet.prepare_one(claim)
     assert first.error == ""

@@ -1,5 +1,5 @@
-"""Claims, crashes, reboots, lost GPUs and an administrator's own changes in random order: nothing leaks, and
-nothing that is not ours is touched."""
+"""Claims, crashes, reboots, lost GPUs, an API server that goes away and an administrator's own changes in any
+order: nothing leaks, and nothing that is not ours is touched."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from driver.claim import ClaimError
+from driver.claim import ClaimError, ClaimReference
+from driver.migoffer import MigPolicy
 from driver.nvml import NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError
+from kube.asyncclient import AsyncKubeClient
+from kube.client import KubeClient
+from kube.errors import ApiError, ApiUnavailable
 from kubeletplugin import migoperations
+from kubeletplugin.claimsource import ClaimSource
+from kubeletplugin.cleanup import Cleanup
 from kubeletplugin.migoperations import CardGone, MigOperationError
-from kubeletplugin.store import ClaimRecord, ClaimState
+from kubeletplugin.store import ClaimRecord, ClaimState, boot_seconds
 from nvmlsim.library import StateError
-from tests.harness.enginenode import EngineNode, Killed, Steps, watched
+from tests.cluster.controlplane import ControlPlane
+from tests.harness.apiproxy import ApiProxy, Away, Refusal, api_proxy
+from tests.harness.claims import API_VERSION, Claim, allocate, create_claim, delete_claim, result
+from tests.harness.enginenode import CALL_SECONDS, POOL, EngineNode, Killed, Steps, watched
 
 T = TypeVar("T")
 
@@ -41,26 +50,46 @@ PARTS = [
 DEVICES = NAMES + [
     f"{name}-mig-{profile.replace('.', '')}-{start}" for name in NAMES for profile, start in PARTS
 ]
-REFUSALS = (ClaimError, MigOperationError, CardGone, DevicePresenceError, NvmlError, NvmlUnavailable, Killed)
+REFUSALS = (
+    ClaimError,
+    MigOperationError,
+    CardGone,
+    DevicePresenceError,
+    NvmlError,
+    NvmlUnavailable,
+    ApiError,
+    ApiUnavailable,
+    Killed,
+)
 """What a claim may be answered with; anything else is a fault of the plugin."""
 
 Key = tuple[int, str, int]
 
-uids = st.sampled_from(["a", "b", "c", "d"])
+labels = st.sampled_from(["a", "b", "c", "d"])
+outages = st.sampled_from([Away(), Refusal(503, "ServiceUnavailable"), Refusal(429, "TooManyRequests")])
 gpus = st.sampled_from([0, 1])
 choices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=3, unique=True)
 
 
 class Machine(RuleBasedStateMachine):
-    def __init__(self) -> None:
+    """``claims`` has for each label the claim that is or was called so; ``deleted`` are the UIDs of some."""
+
+    def __init__(self, control_plane: ControlPlane, proxy: ApiProxy, client: AsyncKubeClient) -> None:
         super().__init__()
+        self.api = control_plane.api
+        self.proxy = proxy
+        self.client = client
+        self.source = ClaimSource(client)
         self.folder = Path(tempfile.mkdtemp(prefix="gpudra-random-"))
         self.loop = asyncio.new_event_loop()
         self.patience = migoperations.IN_USE_SECONDS
         migoperations.IN_USE_SECONDS = 0.0
         self.node = EngineNode(self.folder, "hgx-h100", gpus=GPUS)
-        self.claims: dict[str, list[str]] = {}
+        self.claims: dict[str, Claim] = {}
+        self.devices: dict[str, list[str]] = {}
+        self.deleted: set[str] = set()
         self.foreign: dict[Key, list[str]] = {}
+        self.modes_of_administrator: set[int] = set()
         self.lost: set[int] = set()
         self.run(self.node.start())
 
@@ -70,38 +99,66 @@ class Machine(RuleBasedStateMachine):
     def records(self) -> dict[str, ClaimRecord]:
         return self.run(self.node.engine.records())
 
+    def uids(self) -> set[str]:
+        return set(self.records())
+
     def teardown(self) -> None:
         try:
+            self.proxy.intercept = None
             for gpu in self.lost:
                 self.forget(gpu)
                 self.node.gpus.reset(gpu)
             self.lost.clear()
             self.begin_anew()
-            for uid in self.records():
-                self.run(self.node.unprepare(uid))
+            for record in self.records().values():
+                self.run(self.node.engine.unprepare(record.claim, CALL_SECONDS))
             assert self.node.instances() == self.foreign
             assert (self.records(), self.node.specs.claim_uids()) == ({}, set())
+            self.check_modes()
         finally:
             migoperations.IN_USE_SECONDS = self.patience
             self.run(self.node.stop())
             self.loop.close()
             shutil.rmtree(self.folder)
+            for claim in self.claims.values():
+                if claim.uid not in self.deleted:
+                    delete_claim(self.api, claim)
+
+    def check_modes(self) -> None:
+        """With nothing prepared, a MIG mode that no administrator turned on is off or noted as ours.
+
+        What is noted goes off where MIG is not dynamic.
+        """
+        assert self.run(self.node.modes_left_on()) <= self.modes_of_administrator
+        self.run(self.node.own_modes(MigPolicy.STATIC).once())
+        in_use = {gpu for gpu, _, _ in self.foreign}
+        on = {gpu.gpu for gpu in self.node.gpus.gpus() if gpu.mig_mode}
+        assert in_use <= on <= in_use | self.modes_of_administrator
 
     def begin_anew(self) -> None:
         """What a new process does at its start, clean-up included."""
         self.run(self.node.restart())
         self.run(self.node.engine.sweep())
         self.run(self.node.engine.mend())
+        self.run(self.node.own_modes().once())
+        self.clean_up()
 
     def forget(self, gpu: int) -> None:
         """The instances of this GPU are gone."""
         self.foreign = {key: uuids for key, uuids in self.foreign.items() if key[0] != gpu}
 
-    async def _prepare(self, uid: str) -> None:
-        record = await self.node.prepare(uid, *self.claims[uid])
+    async def _prepare(self, label: str) -> None:
+        known, asked_at = self.claims[label], boot_seconds()
+        reference = ClaimReference(known.namespace, known.name, known.uid)
+        allocated, _ = await self.source.read(reference, CALL_SECONDS)
+        record = await self.node.engine.prepare(allocated, asked_at, CALL_SECONDS)
         made = {uuid for uuids in self.node.instances().values() for uuid in uuids}
         for held in record.devices:
             assert held.profile_id is None or held.uuid in made, held
+
+    async def _unprepare(self, label: str) -> None:
+        known = self.claims[label]
+        await self.node.engine.unprepare(ClaimReference(known.namespace, known.name, known.uid), CALL_SECONDS)
 
     def attempt(self, work: Coroutine[Any, Any, None]) -> bool:
         try:
@@ -110,43 +167,57 @@ class Machine(RuleBasedStateMachine):
             return False
         return True
 
-    def allocate(self, uid: str, devices: list[str]) -> None:
+    def allocate(self, label: str, devices: list[str], *, anew: bool = False) -> None:
         """What a claim holds is not allocated to it anew, unless the test says so."""
-        if uid not in self.records():
-            self.claims[uid] = devices
+        claim = self.claims.get(label)
+        if claim is not None and claim.uid in self.uids() and not anew:
+            return
+        results = [result(device, POOL) for device in devices]
+        if claim is None or claim.uid in self.deleted:
+            self.claims[label] = create_claim(self.api, results)
+        elif self.devices[label] != devices:
+            freed = {"status": {"allocation": None, "reservedFor": None}}
+            self.api.patch(API_VERSION, "ResourceClaim", claim.name, freed, subresource="status")
+            allocate(self.api, claim, results)
+        self.devices[label] = devices
 
-    @rule(uid=uids, devices=choices)
-    def prepare(self, uid: str, devices: list[str]) -> None:
-        self.allocate(uid, devices)
-        if self.attempt(self._prepare(uid)):
-            assert self.records()[uid].state is ClaimState.PREPARED
+    @rule(label=labels, devices=choices)
+    def prepare(self, label: str, devices: list[str]) -> None:
+        self.allocate(label, devices)
+        before = self.uids()
+        if self.attempt(self._prepare(label)):
+            assert self.proxy.intercept is None
+            assert self.records()[self.claims[label].uid].state is ClaimState.PREPARED
+        elif self.proxy.intercept is not None:
+            assert self.uids() == before
 
-    @rule(uid=uids, devices=choices)
-    def prepare_a_claim_that_was_allocated_anew(self, uid: str, devices: list[str]) -> None:
-        self.claims[uid] = devices
-        self.attempt(self._prepare(uid))
+    @rule(label=labels, devices=choices)
+    def prepare_a_claim_that_was_allocated_anew(self, label: str, devices: list[str]) -> None:
+        self.allocate(label, devices, anew=True)
+        self.attempt(self._prepare(label))
 
-    @rule(uid=uids)
-    def unprepare(self, uid: str) -> None:
-        self.run(self.node.unprepare(uid))
-        assert uid not in self.records()
+    @rule(label=labels)
+    def unprepare(self, label: str) -> None:
+        if label in self.claims:
+            self.run(self._unprepare(label))
+            assert self.claims[label].uid not in self.uids()
 
-    @rule(uid=uids, devices=choices, at=st.integers(1, 25), unprepare=st.booleans())
-    def die(self, uid: str, devices: list[str], at: int, unprepare: bool) -> None:
+    @rule(label=labels, devices=choices, at=st.integers(1, 25), unprepare=st.booleans())
+    def die(self, label: str, devices: list[str], at: int, unprepare: bool) -> None:
         def kill(step: str) -> None:
             raise Killed(step)
 
-        self.allocate(uid, devices)
+        self.allocate(label, devices)
         with watched(Steps(at, fail=kill)):
-            self.attempt(self.node.unprepare(uid) if unprepare else self._prepare(uid))
+            self.attempt(self._unprepare(label) if unprepare else self._prepare(label))
         self.begin_anew()
 
-    @rule(uid=uids, devices=choices, turns=st.integers(1, 25))
-    def cancel(self, uid: str, devices: list[str], turns: int) -> None:
+    @rule(label=labels, devices=choices, turns=st.integers(1, 25))
+    def cancel(self, label: str, devices: list[str], turns: int) -> None:
         """The process ends in order, in the middle of the work."""
 
         async def cancelled() -> None:
-            task = asyncio.create_task(self.node.prepare(uid, *self.claims[uid]))
+            task = asyncio.create_task(self._prepare(label))
             for _ in range(turns):
                 await asyncio.sleep(0.0005)
             task.cancel()
@@ -154,8 +225,36 @@ class Machine(RuleBasedStateMachine):
             if not task.cancelled() and task.exception() is not None:
                 assert isinstance(task.exception(), REFUSALS), task.exception()
 
-        self.allocate(uid, devices)
+        self.allocate(label, devices)
         self.run(cancelled())
+
+    @rule(outage=st.one_of(st.none(), outages))
+    def api_server(self, outage: Away | Refusal | None) -> None:
+        """It goes away, or is back."""
+        self.proxy.intercept = None if outage is None else lambda request: outage
+
+    @rule(label=labels)
+    def delete(self, label: str) -> None:
+        """The claim and its pods are deleted, and the kubelet does not say so."""
+        if label in self.claims and self.claims[label].uid not in self.deleted:
+            delete_claim(self.api, self.claims[label])
+            self.deleted.add(self.claims[label].uid)
+
+    @rule()
+    def clean_up(self) -> None:
+        """Only an answer that a claim is gone counts."""
+        before = self.uids()
+        cleanup = Cleanup(
+            self.node.engine,
+            self.client,
+            self.node.metrics,
+            pool=POOL,
+            period_seconds=1.0,
+            grace_seconds=0.0,
+            on_vanished=lambda record, devices: None,
+        )
+        self.run(cleanup.once())
+        assert self.uids() == (before if self.proxy.intercept else before - self.deleted)
 
     @rule(what=st.sampled_from(["restart", "reboot", "rescan", "lose", "reset"]), gpu=gpus)
     def misfortune(self, what: str, gpu: int) -> None:
@@ -164,6 +263,7 @@ class Machine(RuleBasedStateMachine):
         elif what == "reboot":
             self.node.gpus.reboot()
             self.foreign.clear()
+            self.modes_of_administrator.clear()
             self.lost.clear()
             self.begin_anew()
         elif what == "lose":
@@ -193,6 +293,7 @@ class Machine(RuleBasedStateMachine):
             ):
                 return
             self.node.gpus.set_mig_mode(gpu)
+            self.modes_of_administrator.add(gpu)
         try:
             made = self.node.gpus.create_mig(gpu, *part)
         except StateError:
@@ -241,14 +342,21 @@ class Machine(RuleBasedStateMachine):
                 assert uid == other or not device.footprint.overlaps(another.footprint)
 
 
-def test_b067_random_order() -> None:
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-        ),
-    )
+def test_b067_random_order(control_plane: ControlPlane) -> None:
+    with api_proxy(control_plane, "random") as proxy:
+        client = AsyncKubeClient(KubeClient.load(proxy.kubeconfig))
+
+        class MachineHere(Machine):
+            def __init__(self) -> None:
+                super().__init__(control_plane, proxy, client)
+
+        run_state_machine_as_test(
+            MachineHere,
+            settings=settings(
+                max_examples=EXAMPLES,
+                stateful_step_count=STEPS,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                print_blob=True,
+            ),
+        )

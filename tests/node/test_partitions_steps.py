@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,10 @@ CASES = {
     "beside another claim": Case((f"{FIRST}-mig-1g10gb-1",), before=(f"{FIRST}-mig-1g10gb-0",)),
     "beside an administrator's instance": Case(
         (f"{FIRST}-mig-1g10gb-1", SECOND), foreign=((0, "2g.20gb", 4),)
+    ),
+    "an administrator's instance": Case((f"{FIRST}-mig-2g20gb-4",), foreign=((0, "2g.20gb", 4),)),
+    "a whole GPU and a partition": Case(
+        (FIRST, f"{SECOND}-mig-3g40gb-4"), unprepared=(f"{FIRST}-mig-1g10gb-0",)
     ),
 }
 
@@ -92,7 +96,7 @@ class Trial:
         assert "" not in held, when
         made = {uuid for uuids in node.instances().values() for uuid in uuids}
         beside = {uuid for uuids in self.beside.values() for uuid in uuids}
-        assert made - beside == {uuid for uuid in held if uuid.startswith("MIG-")}, when
+        assert made - beside == {uuid for uuid in held if uuid.startswith("MIG-")} - beside, when
         assert node.instances().items() >= self.beside.items(), when
         whole = {device.device for device in records["claim"].devices} & {FIRST, SECOND}
         names = {f"gpu-{gpu.pci_bus_id.replace(':', '-').replace('.', '-')}": gpu for gpu in node.gpus.gpus()}
@@ -113,6 +117,23 @@ class Trial:
     async def unprepare(self) -> None:
         await self.node.unprepare("claim")
 
+    async def retried(self, when: str, retry: bool) -> None:
+        """What the next attempts make of it: the whole claim, if it is prepared again, and then nothing."""
+        if retry:
+            await self.prepare()
+            await self.prepared(when)
+        await self.unprepare()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at a step: ``fail`` raises it, see :class:`tests.harness.enginenode.Steps`."""
+
+    fail: Callable[[str], None]
+    lasting: bool = True
+    kinds: Collection[str] = ("nvml", "store", "cdi")
+    phases: Collection[str] = ("before", "after")
+
 
 def kill(step: str) -> None:
     raise Killed(step)
@@ -129,129 +150,91 @@ def disk_is_full(step: str) -> None:
         raise SpecFolderError(Path("/cdi"), "write", OSError(errno.ENOSPC, "No space left on device"))
 
 
-async def until_done(trial: Trial, work: Callable[[], object], steps: Steps) -> bool:
-    """Do ``work`` with ``steps``; whether it failed as wanted. False: there are no more steps."""
-    with watched(steps):
-        try:
-            await work()  # type: ignore[misc]
-        except (Killed, NvmlError, StoreError, SpecFolderError, migoperations.MigOperationError):
-            return True
-    return steps.reached
+KILLED = Fault(kill)
+NVML_FAILS = Fault(nvml_fails, lasting=False, kinds=("nvml",), phases=("before",))
+DISK_IS_FULL = Fault(disk_is_full, kinds=("store", "cdi"), phases=("before",))
+CAUGHT = (Killed, NvmlError, StoreError, SpecFolderError, migoperations.MigOperationError)
 
 
-@pytest.mark.parametrize("case", CASES)
-async def test_b067_killed_at_each_step_of_prepare(node: EngineNode, case: str) -> None:
-    trial = Trial(node, CASES[case])
+async def each_step(trial: Trial, work: str, fault: Fault) -> AsyncIterator[tuple[str, bool]]:
+    """Begin anew for each step of ``work``, ``prepare`` or ``unprepare``, and let the fault happen at it.
+
+    Yields what the step was, and whether to try the claim's prepare again, which every second one is for.
+    """
     for at in range(1, MOST_STEPS):
         await trial.begin()
-        steps = Steps(at, fail=kill)
-        if not await until_done(trial, trial.prepare, steps):
-            break
-        when = f"{case}, step {at}: {steps.seen[at - 1]}"
-        await node.restart()
-        if at % 2:
+        if work == "unprepare":
             await trial.prepare()
-            await trial.prepared(when)
-        await trial.unprepare()
+        steps = Steps(at, fault.lasting, fault.kinds, fault.phases, fault.fail)
+        with watched(steps):
+            try:
+                await (trial.prepare() if work == "prepare" else trial.unprepare())
+            except CAUGHT:
+                pass
+            else:
+                if not steps.reached:
+                    return
+        yield f"step {at} of {work}: {steps.seen[at - 1]}", at % 2 == 1
+    pytest.fail(f"there are more than {MOST_STEPS} steps")
+
+
+@pytest.fixture
+def trial(node: EngineNode, case: str) -> Trial:
+    return Trial(node, CASES[case])
+
+
+both = pytest.mark.parametrize("work", ["prepare", "unprepare"])
+all_cases = pytest.mark.parametrize("case", CASES)
+
+
+@both
+@all_cases
+async def test_b067_killed_at_each_step(trial: Trial, work: str) -> None:
+    async for when, retry in each_step(trial, work, KILLED):
+        await trial.node.restart()
+        await trial.retried(when, retry)
         await trial.nothing_is_left(when)
-    else:
-        pytest.fail(f"there are more than {MOST_STEPS} steps")
 
 
-@pytest.mark.parametrize("case", CASES)
-async def test_b067_killed_at_each_step_of_unprepare(node: EngineNode, case: str) -> None:
-    trial = Trial(node, CASES[case])
-    for at in range(1, MOST_STEPS):
-        await trial.begin()
-        await trial.prepare()
-        steps = Steps(at, fail=kill)
-        if not await until_done(trial, trial.unprepare, steps):
-            break
-        when = f"{case}, step {at}: {steps.seen[at - 1]}"
-        await node.restart()
-        if at % 2:
-            await trial.prepare()
-            await trial.prepared(when)
-        await trial.unprepare()
+@all_cases
+async def test_an_nvml_error_at_each_step_of_prepare_leaves_nothing(trial: Trial) -> None:
+    async for when, retry in each_step(trial, "prepare", NVML_FAILS):
         await trial.nothing_is_left(when)
-    else:
-        pytest.fail(f"there are more than {MOST_STEPS} steps")
-
-
-@pytest.mark.parametrize("fail", [nvml_fails, disk_is_full])
-@pytest.mark.parametrize("case", CASES)
-async def test_an_error_at_each_step_of_prepare_leaves_nothing_that_a_retry_does_not_mend(
-    node: EngineNode, case: str, fail: Callable[[str], None]
-) -> None:
-    trial = Trial(node, CASES[case])
-    lasting = fail is disk_is_full
-    kinds = ("store", "cdi") if lasting else ("nvml",)
-    for at in range(1, MOST_STEPS):
-        await trial.begin()
-        steps = Steps(at, lasting, kinds, ("before",), fail)
-        if not await until_done(trial, trial.prepare, steps):
-            break
-        when = f"{case}, step {at}: {steps.seen[at - 1]}"
-        if not lasting:
-            await trial.nothing_is_left(when)
-        if at % 2:
-            await trial.prepare()
-            await trial.prepared(when)
-        await trial.unprepare()
+        await trial.retried(when, retry)
         await trial.nothing_is_left(when)
-    else:
-        pytest.fail(f"there are more than {MOST_STEPS} steps")
 
 
-@pytest.mark.parametrize("fail", [nvml_fails, disk_is_full])
-@pytest.mark.parametrize("case", CASES)
-async def test_an_error_at_each_step_of_unprepare_is_mended_by_the_next(
-    node: EngineNode, case: str, fail: Callable[[str], None]
-) -> None:
-    trial = Trial(node, CASES[case])
-    lasting = fail is disk_is_full
-    kinds = ("store", "cdi") if lasting else ("nvml",)
-    for at in range(1, MOST_STEPS):
-        await trial.begin()
-        await trial.prepare()
-        steps = Steps(at, lasting, kinds, ("before",), fail)
-        if not await until_done(trial, trial.unprepare, steps):
-            break
-        when = f"{case}, step {at}: {steps.seen[at - 1]}"
-        if at % 2:
-            await trial.prepare()
-            await trial.prepared(when)
-        await trial.unprepare()
-        if trial.case.mode and fail is nvml_fails:
+@all_cases
+async def test_an_nvml_error_at_each_step_of_unprepare_is_mended_by_the_next(trial: Trial) -> None:
+    async for when, retry in each_step(trial, "unprepare", NVML_FAILS):
+        await trial.retried(when, retry)
+        if trial.case.mode:
             # A mode that cannot be put back is told in the log, and holds up no pod.
             trial.node.gpus.set_mig_mode(0)
         await trial.nothing_is_left(when)
-    else:
-        pytest.fail(f"there are more than {MOST_STEPS} steps")
 
 
-@pytest.mark.parametrize("case", CASES)
-async def test_b088_a_reboot_at_each_step_of_prepare(node: EngineNode, case: str) -> None:
-    trial = Trial(node, CASES[case])
-    for at in range(1, MOST_STEPS):
-        await trial.begin()
-        steps = Steps(at, fail=kill)
-        if not await until_done(trial, trial.prepare, steps):
-            break
-        when = f"{case}, step {at}: {steps.seen[at - 1]}"
+@both
+@all_cases
+async def test_a_full_disk_at_each_step_is_mended_by_the_next_attempt(trial: Trial, work: str) -> None:
+    async for when, retry in each_step(trial, work, DISK_IS_FULL):
+        await trial.retried(when, retry)
+        await trial.nothing_is_left(when)
+
+
+@both
+@all_cases
+async def test_b088_a_reboot_at_each_step(trial: Trial, work: str) -> None:
+    node, case = trial.node, trial.case
+    async for when, retry in each_step(trial, work, KILLED):
         node.gpus.reboot()
         await node.restart()
         trial.beside = {}
         assert await node.modes_left_on() == set(), when
-        if at % 2:
-            if trial.case.before:
-                await node.prepare("before", *trial.case.before)
-                trial.beside = node.instances()
-            await trial.prepare()
-            await trial.prepared(when)
-        await trial.unprepare()
+        if retry and case.before:
+            await node.prepare("before", *case.before)
+            trial.beside = node.instances()
+        await trial.retried(when, retry)
         assert node.instances() == trial.beside, when
         assert "claim" not in node.specs.claim_uids() | set(await node.engine.records()), when
         assert await node.modes_left_on() == set(), when
-    else:
-        pytest.fail(f"there are more than {MOST_STEPS} steps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +11,7 @@ from nvmlsim.gpus import SimulatedGpu
 from tests.cluster.api import wait_until
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.devices import gpu_name, value
+from tests.harness.kubelet import Answer
 from tests.harness.plugin import PluginNode, free_address
 from tests.harness.probes import Probes
 from tests.node.conftest import MakeNode
@@ -50,7 +52,7 @@ def conditions(node: PluginNode, claim: Claim) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_b060_b095_56_claims_at_once_on_8_gpus_are_as_slow_as_7_on_one(make_node: MakeNode) -> None:
+def test_b060_56_claims_at_once_on_8_gpus_are_as_slow_as_7_on_one(make_node: MakeNode) -> None:
     node = make_node("hgx-h100")
     probes = Probes(free_address())
     node.start(mig="dynamic", http_address=probes.address)
@@ -73,6 +75,28 @@ def test_b060_b095_56_claims_at_once_on_8_gpus_are_as_slow_as_7_on_one(make_node
         assert {answer.error for answer in pool.map(node.kubelet.unprepare_one, claims)} == {""}
     assert probes.metric("gpudra_mig_change_seconds_count", change="destroy") == 56
     assert [gpu.gpu_instances for gpu in node.gpus.gpus()] == [()] * 8
+    wait_clean(node)
+
+
+def test_b095_seven_gpus_are_worked_on_at_the_same_time(make_node: MakeNode) -> None:
+    node = make_node("hgx-h100")
+    node.start(mig="dynamic")
+    node.wait_published(8 * 26, 30)
+    node.gpus.set_delay("nvmlDeviceGetHandleByUUID", 10_000)
+    claims = [new_claim(node, name_of(gpu, "3g.40gb", 4)) for gpu in node.gpus.gpus()[:7]]
+    calls: tuple[tuple[str, Callable[[Claim], Answer]], ...] = (
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", node.kubelet.prepare_one),
+        ("nvmlGpuInstanceDestroy", node.kubelet.unprepare_one),
+    )
+    for symbol, call in calls:
+        node.gpus.set_delay(symbol, 2000)
+        with ThreadPoolExecutor(len(claims)) as pool:
+            answers = [pool.submit(call, claim) for claim in claims]
+            # A call is counted when it begins: all seven are under way before the first has ended.
+            wait_until(lambda symbol=symbol: node.gpus.calls().get(symbol) == 7, f"7 of {symbol}", 10)  # type: ignore[misc]
+            assert not any(answer.done() for answer in answers)
+            assert {answer.result().error for answer in answers} == {""}
+    assert node.gpus.calls().get("nvmlDeviceGetHandleByUUID", 0) == 0
     wait_clean(node)
 
 
@@ -194,7 +218,9 @@ def test_b096_partitions_static_instances_exclusions_and_admin_claims_work_toget
     wait_clean(node)
 
 
-def test_b059_b087_the_clean_up_destroys_what_no_claim_needs_and_nothing_else(make_node: MakeNode) -> None:
+def test_b087_the_clean_up_destroys_what_no_claim_needs_and_nothing_else(
+    make_node: MakeNode,
+) -> None:
     node = make_node("hgx-h100")
     node.start(mig="dynamic")
     node.wait_published(8 * 26, 30)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from kube.quantity import parse_quantity
+from driver.quantity import parse_quantity
 
 
 @pytest.mark.parametrize(
