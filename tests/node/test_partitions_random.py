@@ -24,6 +24,7 @@ from kube.errors import ApiError, ApiUnavailable
 from kubeletplugin import migoperations
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.cleanup import Cleanup
+from kubeletplugin.conditions import nobody
 from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.store import ClaimRecord, ClaimState, boot_seconds
 from nvmlsim.library import StateError
@@ -252,6 +253,7 @@ class Machine(RuleBasedStateMachine):
             period_seconds=1.0,
             grace_seconds=0.0,
             on_vanished=lambda record, devices: None,
+            announce=nobody,
         )
         self.run(cleanup.once())
         assert self.uids() == (before if self.proxy.intercept else before - self.deleted)

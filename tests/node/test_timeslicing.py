@@ -180,6 +180,55 @@ def test_b100_an_admin_claim_sets_nothing_and_puts_nothing_back(node: PluginNode
     assert (smi_runs(node.gpus), intervals(node.gpus)) == (1, {})
 
 
+def shared(node: PluginNode, interval: str | None, *gpus: int) -> Claim:
+    """A claim with a share of each of these GPUs."""
+    results = [result(names(node)[gpu], node.name, shareID=str(uuid.uuid4())) for gpu in gpus]
+    configs = [] if interval is None else [opaque(time_slicing(interval))]
+    return create_claim(node.api, results, configs=configs)
+
+
+def test_b100_the_default_comes_back_once_after_the_last_of_those_who_share(node: PluginNode) -> None:
+    first, second, silent = shared(node, "Long", 0), shared(node, "Long", 0), shared(node, None, 0)
+    answers = node.kubelet.prepare(first, second, silent)
+    assert {answer.error for answer in answers.values()} == {""}
+    assert (smi_runs(node.gpus), intervals(node.gpus)) == (1, {0: "Long"})
+    assert node.kubelet.unprepare_one(first).error == ""
+    node.restart()
+    assert (smi_runs(node.gpus), intervals(node.gpus)) == (0, {0: "Long"})
+    assert node.kubelet.unprepare_one(second).error == ""
+    assert (smi_runs(node.gpus), intervals(node.gpus)) == (1, {})
+    assert node.claims_in_store() == {silent.uid: "prepared"}
+    assert node.kubelet.unprepare_one(silent).error == ""
+    assert (smi_runs(node.gpus), noted(node)) == (0, [])
+
+
+def test_b101_the_second_claim_that_wants_another_interval_waits_for_the_first(node: PluginNode) -> None:
+    first, second = shared(node, "Short", 0), shared(node, "Long", 1, 0)
+    assert node.kubelet.prepare_one(first).error == ""
+    smi_runs(node.gpus)
+    error = node.kubelet.prepare_one(second).error
+    for word in (second.name, "interval Long", "interval Short", f"claim default/{first.name}", first.uid):
+        assert word in error
+    assert (smi_runs(node.gpus), intervals(node.gpus)) == (0, {0: "Short"})
+    assert node.claims_in_store() == {first.uid: "prepared"}
+    assert node.kubelet.unprepare_one(first).error == ""
+    assert node.kubelet.prepare_one(second).error == ""
+    assert intervals(node.gpus) == {0: "Long", 1: "Long"}
+    assert node.kubelet.unprepare_one(second).error == ""
+    assert intervals(node.gpus) == {}
+
+
+def test_b101_two_that_ask_for_different_intervals_at_once_do_not_both_get_it(node: PluginNode) -> None:
+    for _ in range(5):
+        claims = [shared(node, interval, 0) for interval in ("Short", "Long", "Medium")]
+        answers = node.kubelet.prepare(*claims)
+        prepared = [claim for claim in claims if not answers[claim.uid].error]
+        assert len(prepared) == 1, answers
+        assert len(intervals(node.gpus)) == 1
+        node.kubelet.unprepare(*claims)
+        assert (intervals(node.gpus), node.claims_in_store()) == ({}, {})
+
+
 def test_b105_when_the_second_gpu_fails_the_first_gets_back_what_it_had(node: PluginNode) -> None:
     node.gpus.set_gpu(1, timeslice_code=15)
     error = node.kubelet.prepare_one(sliced(node, "Long", 0, 1)).error
