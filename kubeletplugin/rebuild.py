@@ -14,7 +14,7 @@ from typing import Any
 
 from cdi.claimspec import qualified_name
 from cdi.specfolder import SpecFolder
-from driver.claim import DRIVER_NAME, AllocatedClaim, ClaimError, ClaimReference, read_claim
+from driver.claim import DRIVER_NAME, AllocatedClaim, AllocationResult, ClaimError, ClaimReference, read_claim
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
 from driver.names import device_and_share
@@ -255,14 +255,14 @@ def _held(
         gpu_instance_id=device.mig.gpu_instance_id if device.mig else None,
         compute_instance_id=device.mig.compute_instance_id if device.mig else None,
         profile_id=_profile_id(device) if known and device.uuid in known.made else None,
-        interval=_interval(known.claim, name, device) if known and known.claim else None,
+        interval=_interval(known.claim, results, device) if known and known.claim else None,
     )
 
 
-def _interval(claim: AllocatedClaim, name: str, device: Device) -> Interval | None:
-    """The time-slice interval that the claim asks for with a device."""
+def _interval(claim: AllocatedClaim, results: Iterable[AllocationResult], device: Device) -> Interval | None:
+    """The time-slice interval that the claim asks for with its results of a device."""
     try:
-        found = [asked_interval(claim, result, device) for result in claim.results if result.device == name]
+        found = [asked_interval(claim, result, device) for result in results]
     except ClaimError as error:
         log.warning("claim %s: its configuration is no use for the rebuild: %s", claim.reference, error)
         return None

@@ -38,9 +38,11 @@ POOL = "n1"
 CALL_SECONDS = 30.0
 
 
-def claim(uid: str, *devices: str, admin: bool = False, parameters: object = None) -> AllocatedClaim:
-    """A claim that has these devices of the node, with ``parameters`` as its configuration."""
-    results = tuple(AllocationResult("gpu", POOL, device, admin) for device in devices)
+def claim(
+    uid: str, *devices: str, admin: bool = False, parameters: object = None, share: str | None = None
+) -> AllocatedClaim:
+    """A claim that has these devices of the node, or shares of them, with ``parameters`` as configuration."""
+    results = tuple(AllocationResult("gpu", POOL, device, admin, share) for device in devices)
     configs = () if parameters is None else (ConfigEntry(0, "FromClaim", (), parameters),)
     return AllocatedClaim(ClaimReference("default", f"claim-{uid}", uid), results, configs, ())
 
@@ -108,8 +110,10 @@ class EngineNode:
         await self.stop()
         await self.start()
 
-    async def prepare(self, uid: str, *devices: str, parameters: object = None) -> ClaimRecord:
-        wanted = claim(uid, *devices, parameters=parameters)
+    async def prepare(
+        self, uid: str, *devices: str, parameters: object = None, share: str | None = None
+    ) -> ClaimRecord:
+        wanted = claim(uid, *devices, parameters=parameters, share=share)
         return await self.engine.prepare(wanted, boot_seconds(), CALL_SECONDS)
 
     async def unprepare(self, uid: str) -> None:

@@ -21,16 +21,23 @@ MOST_STEPS = 60
 
 @dataclass(frozen=True)
 class Case:
-    """One claim to prepare and unprepare. With ``partition``, a MIG mode is changed for it."""
+    """One claim to prepare and unprepare. With ``partition``, a MIG mode is changed for it; with ``beside``,
+    another claim has shares of these devices and asks for the same."""
 
     devices: tuple[str, ...]
     interval: str
     partition: bool = False
+    beside: tuple[str, ...] = ()
+
+    def wanted_on(self, *devices: str) -> dict[int, str]:
+        """The intervals that claims with these devices make, by number of the GPU."""
+        numbers = [(FIRST, SECOND).index(device) for device in devices]
+        return {} if self.interval == "Default" else dict.fromkeys(numbers, self.interval)
 
     @property
-    def wanted(self) -> dict[int, str]:
-        numbers = [(FIRST, SECOND).index(device) for device in self.devices]
-        return {} if self.interval == "Default" else dict.fromkeys(numbers, self.interval)
+    def alone(self) -> set[str]:
+        """The devices of which nobody else has asked for the interval."""
+        return set(self.devices) - set(self.beside)
 
 
 CASES = {
@@ -38,6 +45,7 @@ CASES = {
     "two GPUs": Case((FIRST, SECOND), "Short"),
     "the default": Case((SECOND,), "Default"),
     "a GPU that had partitions": Case((FIRST,), "Medium", partition=True),
+    "a share beside another": Case((FIRST, SECOND), "Long", beside=(FIRST,)),
 }
 
 
@@ -60,32 +68,46 @@ class Trial:
         for uid in await self.node.engine.records():
             await self.node.unprepare(uid)
         await self.node.restart()
-        await self.nothing_is_left("at the beginning")
+        assert intervals(self.node.gpus) == {}
         if self.case.partition:
             await self.node.prepare("partition", f"{FIRST}-mig-1g10gb-0")
             await self.node.unprepare("partition")
+        await self.prepare_beside()
+        await self.nothing_is_left("at the beginning")
+
+    async def prepare_beside(self) -> None:
+        if self.case.beside:
+            parameters = time_slicing(self.case.interval)
+            await self.node.prepare("beside", *self.case.beside, parameters=parameters, share="one")
 
     async def prepare(self) -> None:
-        parameters = time_slicing(self.case.interval)
-        await self.node.prepare("claim", *self.case.devices, parameters=parameters)
+        parameters, share = time_slicing(self.case.interval), "two" if self.case.beside else None
+        await self.node.prepare("claim", *self.case.devices, parameters=parameters, share=share)
 
     async def unprepare(self) -> None:
         await self.node.unprepare("claim")
 
     async def prepared(self, when: str) -> None:
-        records = await self.node.engine.records()
-        assert {uid: record.state for uid, record in records.items()} == {"claim": ClaimState.PREPARED}, when
-        assert intervals(self.node.gpus) == self.case.wanted, when
-        noted = await self.node.store.run(lambda store: store.noted_intervals())
-        assert [(str(one.interval), one.holds) for one in noted] == [
-            (self.case.interval, True) for _ in self.case.devices
-        ], when
+        await self._left(when, "claim", *self.beside, devices={*self.case.devices, *self.case.beside})
 
     async def nothing_is_left(self, when: str) -> None:
-        assert intervals(self.node.gpus) == {}, when
-        assert await self.node.engine.records() == {}, when
-        assert self.node.specs.claim_uids() == set(), when
-        assert await self.node.store.run(lambda store: store.noted_intervals()) == [], when
+        await self._left(when, *self.beside, devices=set(self.case.beside))
+
+    @property
+    def beside(self) -> list[str]:
+        return ["beside"] if self.case.beside else []
+
+    async def _left(self, when: str, *claims: str, devices: set[str]) -> None:
+        """Exactly these claims are there, and GPUs have the intervals of these devices."""
+        records = await self.node.engine.records()
+        states = {uid: record.state for uid, record in records.items()}
+        assert states == dict.fromkeys(claims, ClaimState.PREPARED), when
+        assert self.node.specs.claim_uids() == set(claims), when
+        assert intervals(self.node.gpus) == self.case.wanted_on(*devices), when
+        noted = await self.node.store.run(lambda store: store.noted_intervals())
+        assert [(str(one.interval), one.holds) for one in noted] == [
+            (self.case.interval, True) for _ in devices
+        ], when
 
 
 def kill(step: str) -> None:
@@ -123,6 +145,8 @@ async def test_b067_b108_ended_at_each_step_of_prepare(node: EngineNode, case: s
         if reboot:
             node.gpus.reboot()
         await node.restart()
+        if reboot:
+            await trial.prepare_beside()
         if at % 2:
             await trial.prepare()
             await trial.prepared(when)
@@ -147,6 +171,8 @@ async def test_b067_ended_at_each_step_of_unprepare(node: EngineNode, case: str,
         if reboot:
             node.gpus.reboot()
         await node.restart()
+        if reboot:
+            await trial.prepare_beside()
         if at % 2:
             await trial.prepare()
             await trial.prepared(when)
@@ -171,7 +197,7 @@ async def test_b105_a_command_that_fails_leaves_nothing(node: EngineNode, case: 
         await trial.prepared(f"{case}, run {at}")
     else:
         pytest.fail(f"there are more than {MOST_STEPS} steps")
-    assert at == len(CASES[case].devices) + 1
+    assert at == len(CASES[case].alone) + 1
 
 
 @pytest.mark.parametrize("phase", ["before", "after"])
@@ -184,8 +210,8 @@ async def test_b099_what_cannot_be_put_back_is_put_back_by_the_clean_up(
     await trial.prepare()
     with watched(Steps(1, kinds=("smi",), phases=(phase,), fail=command_fails)):
         await trial.unprepare()
-        assert await node.engine.records() == {}
-        assert len(await node.engine.put_back_intervals()) == len(CASES[case].wanted)
+        assert list(await node.engine.records()) == trial.beside
+        assert len(await node.engine.put_back_intervals()) == len(CASES[case].wanted_on(*CASES[case].alone))
     await node.restart()
     assert await node.engine.put_back_intervals() == []
     await trial.nothing_is_left(case)

@@ -18,7 +18,7 @@ from kubeletplugin import intent
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.lanes import LaneTimeout
 from kubeletplugin.nvidiasmi import NotSupportedByGpu, NvidiaSmiError
-from kubeletplugin.store import ClaimRecord, HeldDevice, Store
+from kubeletplugin.store import ClaimRecord, HeldDevice, Store, StoreError
 from kubeletplugin.storethread import StoreThread
 from kubeletplugin.timeslices import TimeSliceError, TimeSlices
 from tests.unit.kubeletplugin.records import held, record
@@ -100,6 +100,15 @@ async def test_b097_a_claim_that_asks_for_none_runs_nothing(node: Node) -> None:
         await node.prepare(claim)
         await node.unprepare(claim)
     assert (node.hardware.runs, await node.noted()) == ([], {})
+
+
+async def test_b097_a_claim_that_asks_for_none_does_not_even_ask_the_store(node: Node) -> None:
+    await asyncio.to_thread(node.store.close)
+    claim = record(on(0, None), on(1, None))
+    await node.timeslices.hold(claim)
+    await node.timeslices.release(claim)
+    with pytest.raises(StoreError, match="is closed"):
+        await node.timeslices.hold(record(on(0, "Long")))
 
 
 async def test_an_interval_is_set_once_and_put_back(node: Node) -> None:
