@@ -13,6 +13,7 @@ DRIVER_NAME = "gpu.nvidia.com"
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST_UID = 128
+_SHARE_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ClaimError(Exception):
@@ -56,7 +57,7 @@ class ClaimReference:
 class AllocationResult:
     """One device given to the claim. ``request`` may be ``request/subrequest`` (prioritized list).
 
-    ``share_id`` is set when the device is shared, ``memory_bytes`` when the share is granted memory of it.
+    ``share_id``, a UUID, is set when the device is shared, ``memory_bytes`` when the share is granted memory.
     """
 
     request: str
@@ -116,7 +117,7 @@ def read_claim(
 
     Raises:
         ClaimError: the object is another claim (UID), is not allocated or reserved for nobody; or the UID
-            is none, see :meth:`ClaimReference.check`; or a granted capacity is no quantity.
+            is none, see :meth:`ClaimReference.check`; or a share is not as the API has it.
     """
     reference.check()
     found = claim.get("metadata", {}).get("uid")
@@ -144,7 +145,7 @@ def read_claim(
             result["pool"],
             result["device"],
             bool(result.get("adminAccess")),
-            result.get("shareID"),
+            _share_id(reference, result),
             _memory_bytes(reference, result),
         )
         for result in devices.get("results") or []
@@ -163,15 +164,40 @@ def read_claim(
     return AllocatedClaim(reference, results, configs, consumers)
 
 
+def _share_id(reference: ClaimReference, result: Mapping[str, Any]) -> str | None:
+    """The share, which becomes part of a CDI device's name."""
+    share_id = result.get("shareID")
+    if share_id is None:
+        return None
+    if not isinstance(share_id, str) or not _SHARE_ID.fullmatch(share_id):
+        raise _bad(reference, result, "shareID", f"{share_id!r} is no UUID in lower case")
+    return share_id
+
+
 def _memory_bytes(reference: ClaimReference, result: Mapping[str, Any]) -> int | None:
-    """What a share is granted of its device's memory; ``None`` where that is nothing."""
-    granted = (result.get("consumedCapacity") or {}).get("memory")
-    if granted is None or result.get("shareID") is None:
+    """What a share is granted of its device's memory; ``None`` where that is nothing.
+
+    Admin access is granted nothing: it takes from no capacity.
+    """
+    consumed = result.get("consumedCapacity")
+    if consumed is None or result.get("shareID") is None or result.get("adminAccess"):
+        return None
+    if not isinstance(consumed, Mapping):
+        raise _bad(reference, result, "consumedCapacity", f"{consumed!r} is no map of quantities")
+    if "memory" not in consumed:
         return None
     try:
-        return int(parse_quantity(str(granted))) or None
+        granted = int(parse_quantity(str(consumed["memory"])))
     except ValueError as error:
-        raise ClaimError(
-            "BadAllocation",
-            f"claim {reference}: consumedCapacity.memory of device {result['device']}: {error}",
-        ) from None
+        raise _bad(reference, result, "consumedCapacity.memory", str(error)) from None
+    if granted < 0:
+        raise _bad(reference, result, "consumedCapacity.memory", f"{granted} is below 0")
+    return granted or None
+
+
+def _bad(reference: ClaimReference, result: Mapping[str, Any], field: str, why: str) -> ClaimError:
+    return ClaimError(
+        "BadAllocation",
+        f"claim {reference}: {field} of device {result['device']} (request {result['request']}): {why}; "
+        "delete the pod to have it scheduled anew",
+    )

@@ -141,8 +141,8 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
             if not item.goes_with(holding.device, holding.footprint, is_share=holding.is_share):
                 raise ClaimError(
                     "InUse",
-                    f"claim {plan.claim.reference}: device {item.device.name} overlaps {holding.device}, "
-                    f"which is in use by claim {holding.claim}; it is free when that claim is unprepared",
+                    f"claim {plan.claim.reference}: {_in_the_way(item, holding)} by claim {holding.claim}; "
+                    "it is free when that claim is unprepared",
                 )
     for position, item in enumerate(wanted):
         for other in wanted[:position]:
@@ -153,6 +153,18 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
                     f"claim {plan.claim.reference}: its devices {other.device.name} and {item.device.name} "
                     "overlap",
                 )
+
+
+def _in_the_way(item: PlannedDevice, holding: Holding) -> str:
+    """How the device that a claim wants meets one that another holds, as the beginning of a sentence."""
+    name = item.device.name
+    if name == holding.device and item.share_id is not None:
+        return f"device {name}, which it has a share of, is in use as a whole"
+    if name == holding.device and holding.is_share:
+        return f"device {name}, which it has as a whole, is in use in shares"
+    if name == holding.device:
+        return f"device {name} is in use"
+    return f"device {name} overlaps {holding.device}, which is in use"
 
 
 def check_intervals(plan: PreparePlan, holdings: Iterable[Holding]) -> None:

@@ -31,7 +31,7 @@ from kubeletplugin.lanes import Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.partitions import ClaimPartitions, MigChanges, MigHardware
-from kubeletplugin.sharers import is_share, shared_by_others
+from kubeletplugin.sharers import held_alone, is_share
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
 from kubeletplugin.timeslices import TimeSliceHardware, TimeSlices
@@ -308,8 +308,8 @@ class ClaimEngine:
         """Undo what was done for some of a claim's devices, but not for what others share with it."""
         mine = replace(record, devices=devices)
         if any(is_share(held) for held in devices):
-            shared = await self._store.run(lambda store: shared_by_others(store.claims().values(), mine))
-            mine = replace(mine, devices=tuple(held for held in devices if held.device not in shared))
+            held = mine
+            mine = await self._store.run(lambda store: held_alone(store.claims(), held))
         await self._mig.release(mine)
 
     async def _prepare_locked(self, plan: PreparePlan, asked_at: float) -> ClaimRecord:
@@ -379,7 +379,7 @@ class ClaimEngine:
         a partition is among the devices, whose part of the spec is known when it is made.
         """
         existing = [item for item in plan.devices if item.device.partition is None]
-        checked = [item.device for item in existing if not item.admin_access]
+        checked = list({item.device.name: item.device for item in existing if not item.admin_access}.values())
         works: list[Awaitable[bool | bytes]] = [self._hardware.verify(device) for device in checked]
         if len(existing) == len(plan.devices):
             works.append(self._make_spec(wanted.claim, _injected(plan, wanted)))

@@ -10,7 +10,7 @@ from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
 from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.sharers import hand_over, is_share, joined, shared_by_others
-from kubeletplugin.store import ClaimRecord, ClaimState, Store
+from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,9 @@ def begin(
     if any(is_share(held) for held in begun.devices):
         begun = joined(store.claims().values(), begun)
         shared = shared_by_others(store.claims().values(), begun)
-    was_allocated_anew = before is not None and _asked(before) != _asked(wanted)
-    if before is None or before.state is not ClaimState.PREPARED or was_allocated_anew:
+    if before is None or before.state is not ClaimState.PREPARED or _asked(before) != _asked(wanted):
+        if before is not None:
+            hand_over(store, replace(before, devices=_let_go(before, wanted)))
         store.put(begun)
     continued = before is not None and may_be_of_boot(before, wanted.boot_id)
     return Intent(before, begun, continued, shared)
@@ -72,6 +73,12 @@ def forget(store: Store, record: ClaimRecord) -> None:
     store.remove(record.claim.uid)
 
 
+def _let_go(before: ClaimRecord, wanted: ClaimRecord) -> tuple[HeldDevice, ...]:
+    """What the claim had before and has no more."""
+    names = {held.device for held in wanted.devices}
+    return tuple(held for held in before.devices if held.device not in names)
+
+
 def check_held(store: Store, plan: PreparePlan) -> None:
     """Refuse the plan where a claim in the store holds what it wants. Raises ClaimError."""
     check_conflicts(plan, _holdings(store))
@@ -81,15 +88,15 @@ def _holdings(store: Store) -> Iterator[Holding]:
     return (holding for record in store.claims().values() for holding in record.holdings())
 
 
-def _asked(record: ClaimRecord) -> set[tuple[str, Interval | None]]:
-    return {(held.device, held.interval) for held in record.devices}
+def _asked(record: ClaimRecord) -> set[tuple[str, str | None, Interval | None]]:
+    return {(held.device, held.share_id, held.interval) for held in record.devices}
 
 
 def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
     """What is wanted, with the instances that an earlier attempt of this boot has made."""
     if not may_be_of_boot(before, wanted.boot_id):
         return wanted
-    earlier = {held.device: held for held in before.devices}
+    earlier = {held.device: held for held in before.devices if not held.admin_access}
     devices = []
     for held in wanted.devices:
         known = None if held.admin_access else earlier.get(held.device)

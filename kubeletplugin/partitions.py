@@ -21,6 +21,7 @@ from kubeletplugin.lanes import LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.migoperations import Card, CardGone, ComputeInstance, Instance, MigOperationError
 from kubeletplugin.owninstances import is_held, may_be_of_boot
+from kubeletplugin.sharers import is_made_for_others, is_share
 from kubeletplugin.store import ClaimRecord, HeldDevice
 from kubeletplugin.storethread import StoreThread
 
@@ -164,12 +165,12 @@ class MigChanges:
         """
         if not may_be_of_boot(record, self._boot_id):
             return
-        by_gpu: dict[PciAddress, list[HeldDevice]] = {}
+        by_gpu: dict[PciAddress, dict[str, HeldDevice]] = {}
         for held in reversed(record.devices):
             if not held.admin_access and (held.profile_id is not None or held.restore_mig):
-                by_gpu.setdefault(held.footprint.gpu, []).append(held)
+                by_gpu.setdefault(held.footprint.gpu, {}).setdefault(held.device, held)
 
-        async def on_one_gpu(devices: list[HeldDevice]) -> None:
+        async def on_one_gpu(devices: Iterable[HeldDevice]) -> None:
             failed: Exception | None = None
             for held in devices:
                 try:
@@ -179,7 +180,7 @@ class MigChanges:
             if failed is not None:
                 raise failed
 
-        await _all(on_one_gpu(devices) for devices in by_gpu.values())
+        await _all(on_one_gpu(devices.values()) for devices in by_gpu.values())
 
     async def _restore_mode(self, held: HeldDevice) -> None:
         """Turn MIG mode on again where an administrator had it on. Best effort: nothing hangs on it."""
@@ -196,7 +197,6 @@ class MigChanges:
 class _Attempt:
     """A GPU instance that is made now. ``made`` is set in the GPU's lane, where nothing overtakes it."""
 
-    position: int
     held: HeldDevice
     made: bool = False
 
@@ -240,12 +240,13 @@ class ClaimPartitions:
             MigOperationError, CardGone, NvmlUnavailable, LaneTimeout: what was made can be undone.
             StoreError: what was done could not be written down.
         """
-        by_gpu: dict[PciAddress, list[int]] = {}
+        by_gpu: dict[PciAddress, dict[str, int]] = {}
         for position, held in enumerate(self.record.devices):
             if not held.admin_access:
-                by_gpu.setdefault(held.footprint.gpu, []).append(position)
+                # Of several shares of one device the first stands for all.
+                by_gpu.setdefault(held.footprint.gpu, {}).setdefault(held.device, position)
 
-        async def on_one_gpu(positions: list[int]) -> None:
+        async def on_one_gpu(positions: Iterable[int]) -> None:
             for position in positions:
                 device = devices[position]
                 if device.partition is not None:
@@ -255,14 +256,14 @@ class ClaimPartitions:
                 elif device.is_whole_gpu and self._continued:
                     await self._forget_mode(device.gpu)
 
-        await _all(on_one_gpu(positions) for positions in by_gpu.values())
+        await _all(on_one_gpu(positions.values()) for positions in by_gpu.values())
 
     async def undo(self) -> None:
         """Destroy what was made here, last first, and switch MIG modes back. Raises as :meth:`make`."""
         while self._attempts:
             attempt = self._attempts[-1]
             await self._changes.destroy(attempt.held, attempt.is_made)
-            self._set(attempt.position, _unmade(attempt.held))
+            self._set(_unmade(attempt.held))
             self._attempts.pop()
         for card, enabled in reversed(self._switched):
             try:
@@ -278,7 +279,7 @@ class ClaimPartitions:
         found = await self._look(device, held)
         if found is None:
             found = await self._create(position, device)
-        elif not (self._is_known(held) and is_held(held, found.gpu_instance_id, found.uuids)):
+        elif not await self._is_ours(held, found):
             raise MigOperationError("NoRoom", _not_ours(device, found))
         held = replace(self.record.devices[position], gpu_instance_id=found.gpu_instance_id)
         if found.compute_instance is None:
@@ -287,13 +288,23 @@ class ClaimPartitions:
         compute_instance = found.compute_instance or await self._changes.create_compute_instance(
             device, found.gpu_instance_id
         )
-        self._set(
-            position, replace(held, compute_instance_id=compute_instance.id, uuid=compute_instance.uuid)
-        )
+        self._set(replace(held, compute_instance_id=compute_instance.id, uuid=compute_instance.uuid))
 
-    def _is_known(self, held: HeldDevice) -> bool:
-        """Whether the partition can have been made before, so that the record says what it was."""
-        return self._continued or held.device in self._joined
+    async def _is_ours(self, held: HeldDevice, found: Instance) -> bool:
+        """Whether what lies in a partition's place was made for this claim, or for one that shares it.
+
+        After somebody destroyed an instance that is shared, the next share makes another. So a claim may know
+        of the first only.
+        """
+        is_known = self._continued or held.device in self._joined
+        if is_known and is_held(held, found.gpu_instance_id, found.uuids):
+            return True
+        if not is_share(held):
+            return False
+        record = self.record
+        return await self._store.run(
+            lambda store: is_made_for_others(store.claims().values(), record, held, found)
+        )
 
     async def _create(self, position: int, device: Device) -> Instance:
         """Make the GPU instance, and turn MIG mode on before where it is off."""
@@ -304,7 +315,7 @@ class ClaimPartitions:
         if not await self._mode(gpu):
             await self._store.run(lambda store: store.note_mig_on(gpu.uuid, boot_id))
             await self._switch(gpu, True)
-        attempt = _Attempt(position, held)
+        attempt = _Attempt(held)
         self._attempts.append(attempt)
         await self._changes.create_gpu_instance(device, attempt.succeeded)
         found = await self._look(device, held)
@@ -346,13 +357,24 @@ class ClaimPartitions:
     async def _note(self, position: int, held: HeldDevice) -> None:
         """Write what was done down before the next step."""
         if self.record.devices[position] != held:
-            self._set(position, held)
+            self._set(held)
             record = self.record
             await self._store.run(lambda store: store.put(record))
 
-    def _set(self, position: int, held: HeldDevice) -> None:
-        devices = list(self.record.devices)
-        devices[position] = held
+    def _set(self, held: HeldDevice) -> None:
+        """Note what a device is now, for each share that the claim has of it."""
+        devices = (
+            replace(
+                one,
+                uuid=held.uuid,
+                gpu_instance_id=held.gpu_instance_id,
+                compute_instance_id=held.compute_instance_id,
+                restore_mig=held.restore_mig,
+            )
+            if one.device == held.device and not one.admin_access
+            else one
+            for one in self.record.devices
+        )
         self.record = replace(self.record, devices=tuple(devices))
 
 

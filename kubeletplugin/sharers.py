@@ -7,10 +7,11 @@ lock of the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kubeletplugin.owninstances import may_be_of_boot
+from kubeletplugin.migoperations import Instance
+from kubeletplugin.owninstances import is_held, may_be_of_boot
 from kubeletplugin.store import ClaimRecord, HeldDevice, Store
 
 
@@ -24,6 +25,35 @@ def shared_by_others(records: Iterable[ClaimRecord], record: ClaimRecord) -> fro
     every = list(records)
     return frozenset(
         held.device for held in record.devices if is_share(held) and any(_others(every, record, held))
+    )
+
+
+def held_alone(claims: Mapping[str, ClaimRecord], record: ClaimRecord) -> ClaimRecord:
+    """Of the record's devices those that no other claim shares, as they stand in the store.
+
+    Who asks has the GPUs' locks only now: what stood in the record before may have been handed over since.
+    """
+    stored = claims.get(record.claim.uid)
+    if stored is None:
+        return replace(record, devices=())
+    names = {held.device for held in record.devices}
+    mine = replace(stored, devices=tuple(held for held in stored.devices if held.device in names))
+    shared = shared_by_others(claims.values(), mine)
+    return replace(mine, devices=tuple(held for held in mine.devices if held.device not in shared))
+
+
+def is_made_for_others(
+    records: Iterable[ClaimRecord], record: ClaimRecord, held: HeldDevice, found: Instance
+) -> bool:
+    """Whether an instance in the place of a shared partition was made for another claim that has a share."""
+    return is_share(held) and any(
+        is_share(one)
+        and (one.device, one.gpu_uuid) == (held.device, held.gpu_uuid)
+        and one.gpu_instance_id is not None
+        and is_held(one, found.gpu_instance_id, found.uuids)
+        for other in records
+        if other.claim.uid != record.claim.uid and may_be_of_boot(other, record.boot_id)
+        for one in other.devices
     )
 
 
@@ -59,6 +89,9 @@ def _joined(records: Iterable[ClaimRecord], record: ClaimRecord, held: HeldDevic
 def _heir(other: HeldDevice, held: HeldDevice) -> HeldDevice:
     if other.gpu_instance_id is None and other.profile_id is not None:
         other = _with_instance_of(other, held)
+    elif other.profile_id is None and other.uuid == held.uuid:
+        # A rebuilt record may not tell that the MIG device was made for claims.
+        other = replace(other, profile_id=held.profile_id)
     return replace(other, restore_mig=other.restore_mig or held.restore_mig)
 
 

@@ -271,9 +271,11 @@ class Store:
 
     def _read_claims(self) -> dict[str, ClaimRecord]:
         rows = self._connection.execute(f"SELECT {_COLUMNS} FROM claims")
-        return {row[0]: self._record(row) for row in rows}
+        published: dict[str, dict[str, Any]] = {}
+        return {row[0]: self._record(row, published) for row in rows}
 
-    def _record(self, row: tuple[Any, ...]) -> ClaimRecord:
+    def _record(self, row: tuple[Any, ...], published: dict[str, dict[str, Any]]) -> ClaimRecord:
+        """The claim of a row; ``published`` are devices by name that were read already."""
         uid, namespace, name, state, boot_id, changed_at, devices = row
         if not all(isinstance(text, str) for text in (uid, namespace, name, state, boot_id)):
             raise StoreCorrupt(
@@ -286,7 +288,7 @@ class Store:
                 "no claim is prepared on this node"
             )
         try:
-            held = tuple(_held(entry) for entry in json.loads(devices))
+            held = tuple(_held(entry, published) for entry in json.loads(devices))
             since = float(changed_at)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreCorrupt(
@@ -448,8 +450,12 @@ def _entry(held: HeldDevice) -> dict[str, Any]:
     return entry
 
 
-def _held(entry: dict[str, Any]) -> HeldDevice:
+def _held(entry: dict[str, Any], published: dict[str, dict[str, Any]]) -> HeldDevice:
     known = {key: entry[key] for key in HeldDevice.__slots__ if key in entry}
+    # One value for all shares of a device: it is the larger part of a record.
+    alike = published.setdefault(known["device"], known["published"])
+    if alike == known["published"]:
+        known["published"] = alike
     footprint = entry["footprint"]
     known["footprint"] = Footprint(
         PciAddress(**footprint["gpu"]),

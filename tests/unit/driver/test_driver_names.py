@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.inventory import PciAddress, Placement
-from driver.names import gpu_name, gpu_of, mig_name
+from driver.names import device_and_share, gpu_name, gpu_of, mig_name, share_name
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PCI = PciAddress(0, 0x65, 0, 0)
@@ -24,6 +24,14 @@ _PCI = PciAddress(0, 0x65, 0, 0)
 )
 def test_b016_a_gpu_is_named_after_its_address(address: str, name: str) -> None:
     assert gpu_name(PciAddress.parse(address)) == name
+
+
+@pytest.mark.parametrize("device", ["gpu-0000-65-00-0", "gpu-0000-65-00-0-mig-1g24gb-no-me-0"])
+@pytest.mark.parametrize("share_id", [None, "0b2d3a44-1c56-4f0e-9d5a-000000000001"])
+def test_b104_the_name_of_a_share_tells_device_and_share(device: str, share_id: str | None) -> None:
+    name = share_name(device, share_id)
+    assert name.startswith(device)
+    assert device_and_share(name) == (device, share_id)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from driver.timeslicing import Interval
 REFERENCE = ClaimReference("team", "training", "uid-1")
 VERSION = "resource.nvidia.com/v1beta1"
 PCI = [PciAddress(0, bus, 0, 0) for bus in (0x1B, 0x43)]
+ONE, OTHER = (f"0b2d3a44-1c56-4f0e-9d5a-00000000000{number}" for number in (1, 2))
 GPUS = [Gpu(uuid=f"GPU-{number}", pci=pci, index=number) for number, pci in enumerate(PCI)]
 
 
@@ -129,8 +130,46 @@ def test_requests_are_base_names_and_one_device_is_listed_once() -> None:
 
 
 def test_shares_of_one_device_stay_apart() -> None:
-    planned = plan(entry("gpu-0", shareID="a"), entry("gpu-0", shareID="b"))
-    assert [item.share_id for item in planned.devices] == ["a", "b"]
+    planned = plan(
+        entry("gpu-0", shareID=ONE, consumedCapacity={"memory": "2Gi", "places": "1"}),
+        entry("gpu-0", shareID=OTHER),
+    )
+    assert [(item.share_id, item.memory_bytes) for item in planned.devices] == [(ONE, 2 << 30), (OTHER, None)]
+    check_conflicts(planned, [])
+
+
+@pytest.mark.parametrize(
+    ("more", "granted"),
+    [
+        ({"shareID": ONE}, None),
+        ({"shareID": ONE, "consumedCapacity": None}, None),
+        ({"shareID": ONE, "consumedCapacity": {"places": "1"}}, None),
+        ({"shareID": ONE, "consumedCapacity": {"memory": "0"}}, None),
+        ({"shareID": ONE, "consumedCapacity": {"memory": "40Gi"}}, 40 << 30),
+        ({"shareID": ONE, "consumedCapacity": {"memory": "5e9"}}, 5_000_000_000),
+        ({"shareID": ONE, "consumedCapacity": {"memory": "1Gi"}, "adminAccess": True}, None),
+        ({"consumedCapacity": {"memory": "40Gi"}}, None),
+    ],
+)
+def test_the_memory_that_a_share_is_granted(more: dict[str, Any], granted: int | None) -> None:
+    assert [result.memory_bytes for result in claim(entry("gpu-0", **more)).results] == [granted]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"shareID": "../x"}, "shareID of device gpu-0 .*'../x' is no UUID"),
+        ({"shareID": ONE.upper()}, "shareID of device gpu-0 .*is no UUID in lower case"),
+        ({"shareID": 7}, "shareID of device gpu-0 .*7 is no UUID"),
+        ({"shareID": ONE, "consumedCapacity": ["memory"]}, r"consumedCapacity of .*is no map"),
+        ({"shareID": ONE, "consumedCapacity": {"memory": "much"}}, "consumedCapacity.memory of .*'much'"),
+        ({"shareID": ONE, "consumedCapacity": {"memory": -1}}, "consumedCapacity.memory of .*below 0"),
+    ],
+)
+def test_b049_a_share_that_no_scheduler_would_write_is_refused(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ClaimError, match=f"claim team/training .*{words}") as raised:
+        claim(entry("gpu-0", **more))
+    assert raised.value.cause == "BadAllocation"
 
 
 def test_gpus_to_lock_are_sorted_and_without_admin_access() -> None:
@@ -221,8 +260,43 @@ def test_overlap_is_geometry_and_symmetric(one: Device, other: Device, overlap: 
     assert other.footprint.overlaps(one.footprint) is overlap
 
 
-def holding(device: Device, uid: str = "uid-9", *, admin: bool = False) -> Holding:
-    return Holding(ClaimReference("other", "inference", uid), device.name, device.footprint, admin)
+def holding(device: Device, uid: str = "uid-9", *, admin: bool = False, share: bool = False) -> Holding:
+    reference = ClaimReference("other", "inference", uid)
+    return Holding(reference, device.name, device.footprint, admin, is_share=share)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "share_id", "held", "is_share", "words"),
+    [
+        (WHOLE[0], ONE, WHOLE[0], True, ""),
+        (LOW, ONE, LOW, True, ""),
+        (LOW, ONE, HIGH, False, ""),
+        (WHOLE[0], ONE, WHOLE[0], False, "device gpu-0, which it has a share of, is in use as a whole by"),
+        (WHOLE[0], None, WHOLE[0], True, "device gpu-0, which it has as a whole, is in use in shares by"),
+        (LOW, ONE, LOW, False, "mig-0-0-0, which it has a share of, is in use as a whole by"),
+        (LOW, ONE, WHOLE[0], True, "device mig-0-0-0 overlaps gpu-0, which is in use by"),
+        (WHOLE[0], ONE, LOW, True, "device gpu-0 overlaps mig-0-0-0, which is in use by"),
+        (WHOLE[0], None, WHOLE[0], False, "device gpu-0 is in use by"),
+    ],
+)
+def test_b104_only_shares_of_one_device_go_together(
+    wanted: Device, share_id: str | None, held: Device, is_share: bool, words: str
+) -> None:
+    planned = plan(entry(wanted.name, shareID=share_id))
+    holdings = [holding(held, share=is_share)]
+    if not words:
+        check_conflicts(planned, holdings)
+        return
+    with pytest.raises(ClaimError, match=f"claim team/training .*{words} claim other/inference") as raised:
+        check_conflicts(planned, holdings)
+    assert raised.value.cause == "InUse"
+
+
+@pytest.mark.parametrize("share_id", [None, ONE])
+def test_a_claim_cannot_have_a_share_of_what_it_has_otherwise(share_id: str | None) -> None:
+    other = entry("gpu-0" if share_id is None else "mig-0-0-0", "a", shareID=share_id)
+    with pytest.raises(ClaimError, match=r"its devices .* overlap"):
+        check_conflicts(plan(other, entry("gpu-0", "b", shareID=OTHER)), [])
 
 
 def test_b050_a_held_device_is_refused_naming_its_holder() -> None:
@@ -338,14 +412,14 @@ def slice_held(device: Device, interval: str | None, uid: str = "uid-9", *, admi
     ],
 )
 def test_intervals_that_go_together(interval: str | None, held: list[Holding]) -> None:
-    check_intervals(plan(entry("gpu-0", shareID="a"), configs=[slicing(interval)]), held)
+    check_intervals(plan(entry("gpu-0", shareID=ONE), configs=[slicing(interval)]), held)
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [("Short", "Long"), ("Default", "Short"), ("Medium", "Default")]
 )
 def test_b101_another_interval_than_the_first_claims_is_refused_naming_both(first: str, second: str) -> None:
-    planned = plan(entry("gpu-0", shareID="b"), configs=[slicing(second)])
+    planned = plan(entry("gpu-0", shareID=OTHER), configs=[slicing(second)])
     held = [slice_held(WHOLE[0], None, "uid-8"), slice_held(WHOLE[0], first)]
     with pytest.raises(ClaimError) as raised:
         check_intervals(planned, held)
@@ -355,7 +429,7 @@ def test_b101_another_interval_than_the_first_claims_is_refused_naming_both(firs
 
 
 def test_b101_a_claim_cannot_ask_for_two_intervals_of_one_gpu() -> None:
-    shares = [entry("gpu-0", "a", shareID="x"), entry("gpu-0", "b", shareID="y")]
+    shares = [entry("gpu-0", "a", shareID=ONE), entry("gpu-0", "b", shareID=OTHER)]
     with pytest.raises(ClaimError, match=r"intervals Short and Long on GPU 0000:1b:00\.0"):
         check_intervals(plan(*shares, configs=[slicing("Short", "a"), slicing("Long", "b")]), [])
     check_intervals(plan(*shares, configs=[slicing("Short", "a")]), [])

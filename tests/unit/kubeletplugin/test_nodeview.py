@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from driver.exclusion import Exclusion
 
+from driver.gpuselection import GpuSelection
 from driver.inventory import GpuInstance, PciAddress, Placement
 from driver.migoffer import MigPolicy
+from driver.nodepolicy import NodePolicy
 from kubeletplugin.nodeview import node_view
 from tests.unit.driver.inventories import gpu, inventory
 
@@ -16,26 +17,27 @@ TAKEN = (
     "by this driver"
 )
 UNUSABLE = "is excluded or not usable on this node"
-EXCLUDED = Exclusion.parse(["0000:65:00.0"])
+EXCLUDED = GpuSelection.parse(["0000:65:00.0"])
 
 
 @pytest.mark.parametrize(
     ("name", "policy", "exclusion", "own", "why"),
     [
-        (f"{NAME}-mig-1g10gb-0", MigPolicy.DYNAMIC, Exclusion(), (), ""),
-        (f"{NAME}-mig-1g10gb-5", MigPolicy.DYNAMIC, Exclusion(), (), TAKEN),
-        (f"{NAME}-mig-3g40gb-4", MigPolicy.DYNAMIC, Exclusion(), (), TAKEN),
-        (f"{NAME}-mig-3g40gb-4", MigPolicy.DYNAMIC, Exclusion(), (5,), ""),
-        (f"{NAME}-mig-3g40gb-4", MigPolicy.STATIC, Exclusion(), (), UNUSABLE),
+        (f"{NAME}-mig-1g10gb-0", MigPolicy.DYNAMIC, GpuSelection(), (), ""),
+        (f"{NAME}-mig-1g10gb-5", MigPolicy.DYNAMIC, GpuSelection(), (), TAKEN),
+        (f"{NAME}-mig-3g40gb-4", MigPolicy.DYNAMIC, GpuSelection(), (), TAKEN),
+        (f"{NAME}-mig-3g40gb-4", MigPolicy.DYNAMIC, GpuSelection(), (5,), ""),
+        (f"{NAME}-mig-3g40gb-4", MigPolicy.STATIC, GpuSelection(), (), UNUSABLE),
         (f"{NAME}-mig-3g40gb-4", MigPolicy.DYNAMIC, EXCLUDED, (), UNUSABLE),
-        (NAME, MigPolicy.DYNAMIC, Exclusion(), (), UNUSABLE),
-        ("gpu-0000-99-00-0", MigPolicy.DYNAMIC, Exclusion(), (), UNUSABLE),
+        (NAME, MigPolicy.DYNAMIC, GpuSelection(), (), UNUSABLE),
+        ("gpu-0000-99-00-0", MigPolicy.DYNAMIC, GpuSelection(), (), UNUSABLE),
     ],
 )
 def test_b086_why_a_device_is_not_offered(
-    name: str, policy: MigPolicy, exclusion: Exclusion, own: tuple[int, ...], why: str
+    name: str, policy: MigPolicy, exclusion: GpuSelection, own: tuple[int, ...], why: str
 ) -> None:
     one = gpu(mig_enabled=True, gpu_instances=(GpuInstance(5, 14, Placement(4, 2)),))
     ours = {PciAddress(0, 0x65, 0, 0): frozenset(own)}
-    view = node_view(inventory(one), ours, exclusion, policy, counters=True)
+    wanted = NodePolicy(exclusion, policy)
+    view = node_view(inventory(one), ours, wanted, counters=True, shares=True)
     assert view.why_not_offered(name) == why

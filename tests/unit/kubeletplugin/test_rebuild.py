@@ -16,6 +16,7 @@ from driver.devices import Device, known_devices
 from driver.inventory import PciAddress, Placement
 from kube.errors import ApiError, ApiUnavailable
 from kubeletplugin import rebuild as rebuild_module
+from kubeletplugin.intent import forget
 from kubeletplugin.rebuild import ClaimsUnknown, open_store, rebuild
 from kubeletplugin.store import ClaimState, StoreError
 from kubeletplugin.storethread import StoreThread
@@ -24,6 +25,7 @@ from tests.unit.kubeletplugin.records import held, record
 
 WHOLE, PART = "gpu-0000-65-00-0", "gpu-0000-66-00-0-mig-1g10gb-2"
 GONE = "gpu-0000-ca-00-0-mig-3g40gb-4"
+ONE, OTHER = (f"0b2d3a44-1c56-4f0e-9d5a-00000000000{number}" for number in (1, 2))
 
 
 class Hardware:
@@ -106,7 +108,7 @@ async def test_b063_names_requests_and_hardware_come_back(node: Fixture) -> None
     node.spec("a", WHOLE, PART)
     results = [
         {"request": "gpu", "pool": "node-1", "device": WHOLE},
-        {"request": "any/small", "pool": "node-1", "device": PART, "shareID": "s"},
+        {"request": "any/small", "pool": "node-1", "device": PART, "shareID": ONE},
     ]
     assert await node.rebuild(api_claim("a", *results)) == 1
     rebuilt = (await node.records())["a"]
@@ -117,7 +119,7 @@ async def test_b063_names_requests_and_hardware_come_back(node: Fixture) -> None
     )
     whole, part = sorted(rebuilt.devices, key=lambda device: device.device)
     assert (whole.requests, whole.pool, whole.uuid) == (("gpu",), "node-1", gpu(0x65).uuid)
-    assert (part.requests, part.share_id, part.uuid) == (("any",), "s", mig(2).uuid)
+    assert (part.requests, part.share_id, part.uuid) == (("any",), ONE, mig(2).uuid)
     assert (part.gpu_instance_id, part.footprint.placement) == (9, Placement(2, 1))
     assert part.cdi_device == f"gpudra.io/claim=a-{PART}"
 
@@ -211,6 +213,43 @@ def ours(uid: str, device: str, *made: str) -> Any:
         {"driver": "gpu.nvidia.com", "data": {"uuid": one, "madeForClaim": True}} for one in made
     ]
     return claim
+
+
+async def test_b063_shares_are_known_by_the_names_in_their_specs_also_without_the_api_server(
+    node: Fixture,
+) -> None:
+    node.spec("a", f"{WHOLE}-share-{ONE}", f"{WHOLE}-share-{OTHER}")
+    assert await node.rebuild(api=None) == 1
+    devices = (await node.records())["a"].devices
+    assert [(one.device, one.share_id) for one in devices] == [(WHOLE, ONE), (WHOLE, OTHER)]
+    assert [one.cdi_device for one in devices] == [
+        f"gpudra.io/claim=a-{WHOLE}-share-{share}" for share in (ONE, OTHER)
+    ]
+    results = [
+        {"request": f"r{memory}", "pool": "node-1", "device": WHOLE, "shareID": share}
+        | {"consumedCapacity": {"memory": f"{memory}Gi"}}
+        for share, memory in ((OTHER, 2), (ONE, 1))
+    ]
+    assert await node.rebuild(api_claim("a", *results)) == 0
+    devices = (await node.records())["a"].devices
+    assert [(one.requests, one.memory_bytes) for one in devices] == [(("r1",), 1 << 30), (("r2",), 2 << 30)]
+
+
+@pytest.mark.parametrize("first_to_go", ["told", "untold"])
+async def test_b063_the_last_share_knows_that_its_mig_device_was_made_for_claims(
+    node: Fixture, first_to_go: str
+) -> None:
+    claims = []
+    for uid, share, made in (("told", ONE, [mig(2).uuid]), ("untold", OTHER, [])):
+        node.spec(uid, f"{PART}-share-{share}")
+        claims.append(ours(uid, PART, *made))
+        claims[-1]["status"]["allocation"]["devices"]["results"][0]["shareID"] = share
+    assert await node.rebuild(*claims) == 2
+    records = await node.records()
+    assert {one.devices[0].uuid for one in records.values()} == {mig(2).uuid}
+    await node.store.run(lambda store: forget(store, records[first_to_go]))
+    ((left,),) = [one.devices for one in (await node.records()).values()]
+    assert left.profile_id == 19
 
 
 async def test_b063_an_older_copy_of_the_store_gets_back_what_is_in_use_and_nothing_that_is_gone(

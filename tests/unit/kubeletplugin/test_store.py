@@ -55,6 +55,21 @@ def test_a_record_comes_back_as_it_was_put_also_after_opening_anew(path: Path) -
         assert [str(gpu) for gpu in second.claims()[put.claim.uid].gpus] == ["0000:65:00.0"]
 
 
+def test_what_is_published_of_a_device_is_one_value_for_all_that_share_it(path: Path) -> None:
+    store = Store(path)
+    with store.transaction():
+        for number in range(3):
+            store.put(record(held(share_id=str(number)), held(share_id=f"{number}+"), uid=f"uid-{number}"))
+        store.put(record(held(published={"name": "as it was once"}), uid="uid-3"))
+    store.close()
+    again = Store(path)
+    with again.transaction():
+        devices = [device for one in again.claims().values() for device in one.devices]
+    assert [device.published["name"] for device in devices] == 6 * ["gpu-0000-65-00-0"] + ["as it was once"]
+    assert len({id(device.published) for device in devices}) == 2
+    again.close()
+
+
 def test_every_commit_waits_for_the_disk(path: Path) -> None:
     store = Store(path)
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
