@@ -1,12 +1,14 @@
-"""Claims, crashes, reboots, lost GPUs, an API server that goes away and an administrator's own changes in any
-order: nothing leaks, and nothing that is not ours is touched."""
+"""Claims, some with shares and intervals, crashes, reboots, lost GPUs, an API server that goes away and an
+administrator's own changes in any order: nothing leaks, and nothing that is not ours is touched."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import tempfile
+import uuid
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,11 +29,21 @@ from kubeletplugin.cleanup import Cleanup
 from kubeletplugin.conditions import nobody
 from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.store import ClaimRecord, ClaimState, boot_seconds
+from kubeletplugin.timeslices import TimeSliceError
 from nvmlsim.library import StateError
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.apiproxy import ApiProxy, Away, Refusal, api_proxy
-from tests.harness.claims import API_VERSION, Claim, allocate, create_claim, delete_claim, result
+from tests.harness.claims import (
+    API_VERSION,
+    Claim,
+    allocate,
+    create_claim,
+    delete_claim,
+    opaque,
+    result,
+)
 from tests.harness.enginenode import CALL_SECONDS, POOL, EngineNode, Killed, Steps, watched
+from tests.harness.timeslices import intervals, time_slicing
 
 T = TypeVar("T")
 
@@ -51,6 +63,9 @@ PARTS = [
 DEVICES = NAMES + [
     f"{name}-mig-{profile.replace('.', '')}-{start}" for name in NAMES for profile, start in PARTS
 ]
+SHARED = [NAMES[0], f"{NAMES[0]}-mig-1g10gb-0", f"{NAMES[1]}-mig-2g20gb-4"]
+"""Of these a claim may have a share: few, so that claims meet."""
+
 REFUSALS = (
     ClaimError,
     MigOperationError,
@@ -60,16 +75,47 @@ REFUSALS = (
     NvmlUnavailable,
     ApiError,
     ApiUnavailable,
+    TimeSliceError,
     Killed,
 )
 """What a claim may be answered with; anything else is a fault of the plugin."""
 
 Key = tuple[int, str, int]
 
+
+@dataclass(frozen=True)
+class Wish:
+    """What a claim has: devices, each with whether that is a share, and the interval that it asks for."""
+
+    devices: tuple[tuple[str, bool], ...]
+    interval: str | None
+
+    def results(self) -> list[dict[str, Any]]:
+        return [
+            result(device, POOL, **({"shareID": str(uuid.uuid4())} if is_share else {}))
+            for device, is_share in self.devices
+        ]
+
+    def configs(self) -> list[dict[str, Any]]:
+        return [] if self.interval is None else [opaque(time_slicing(self.interval))]
+
+
 labels = st.sampled_from(["a", "b", "c", "d"])
 outages = st.sampled_from([Away(), Refusal(503, "ServiceUnavailable"), Refusal(429, "TooManyRequests")])
 gpus = st.sampled_from([0, 1])
-choices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=3, unique=True)
+choices = st.builds(
+    Wish,
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(DEVICES), st.just(False)),
+            st.tuples(st.sampled_from(SHARED), st.just(True)),
+        ),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda one: one[0],
+    ).map(tuple),
+    st.sampled_from([None, None, "Short", "Long"]),
+)
 
 
 class Machine(RuleBasedStateMachine):
@@ -87,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         migoperations.IN_USE_SECONDS = 0.0
         self.node = EngineNode(self.folder, "hgx-h100", gpus=GPUS)
         self.claims: dict[str, Claim] = {}
-        self.devices: dict[str, list[str]] = {}
+        self.wishes: dict[str, Wish] = {}
         self.deleted: set[str] = set()
         self.foreign: dict[Key, list[str]] = {}
         self.modes_of_administrator: set[int] = set()
@@ -115,6 +161,8 @@ class Machine(RuleBasedStateMachine):
                 self.run(self.node.engine.unprepare(record.claim, CALL_SECONDS))
             assert self.node.instances() == self.foreign
             assert (self.records(), self.node.specs.claim_uids()) == ({}, set())
+            self.clean_up()
+            assert intervals(self.node.gpus) == {}
             self.check_modes()
         finally:
             migoperations.IN_USE_SECONDS = self.patience
@@ -156,6 +204,8 @@ class Machine(RuleBasedStateMachine):
         made = {uuid for uuids in self.node.instances().values() for uuid in uuids}
         for held in record.devices:
             assert held.profile_id is None or held.uuid in made, held
+            if held.interval is not None:
+                assert intervals(self.node.gpus)[NAMES.index(held.device)] == held.interval
 
     async def _unprepare(self, label: str) -> None:
         known = self.claims[label]
@@ -168,23 +218,22 @@ class Machine(RuleBasedStateMachine):
             return False
         return True
 
-    def allocate(self, label: str, devices: list[str], *, anew: bool = False) -> None:
+    def allocate(self, label: str, wish: Wish, *, anew: bool = False) -> None:
         """What a claim holds is not allocated to it anew, unless the test says so."""
         claim = self.claims.get(label)
         if claim is not None and claim.uid in self.uids() and not anew:
             return
-        results = [result(device, POOL) for device in devices]
         if claim is None or claim.uid in self.deleted:
-            self.claims[label] = create_claim(self.api, results)
-        elif self.devices[label] != devices:
+            self.claims[label] = create_claim(self.api, wish.results(), configs=wish.configs())
+        elif self.wishes[label] != wish:
             freed = {"status": {"allocation": None, "reservedFor": None}}
             self.api.patch(API_VERSION, "ResourceClaim", claim.name, freed, subresource="status")
-            allocate(self.api, claim, results)
-        self.devices[label] = devices
+            allocate(self.api, claim, wish.results(), configs=wish.configs())
+        self.wishes[label] = wish
 
-    @rule(label=labels, devices=choices)
-    def prepare(self, label: str, devices: list[str]) -> None:
-        self.allocate(label, devices)
+    @rule(label=labels, wish=choices)
+    def prepare(self, label: str, wish: Wish) -> None:
+        self.allocate(label, wish)
         before = self.uids()
         if self.attempt(self._prepare(label)):
             assert self.proxy.intercept is None
@@ -192,9 +241,9 @@ class Machine(RuleBasedStateMachine):
         elif self.proxy.intercept is not None:
             assert self.uids() == before
 
-    @rule(label=labels, devices=choices)
-    def prepare_a_claim_that_was_allocated_anew(self, label: str, devices: list[str]) -> None:
-        self.allocate(label, devices, anew=True)
+    @rule(label=labels, wish=choices)
+    def prepare_a_claim_that_was_allocated_anew(self, label: str, wish: Wish) -> None:
+        self.allocate(label, wish, anew=True)
         self.attempt(self._prepare(label))
 
     @rule(label=labels)
@@ -203,18 +252,18 @@ class Machine(RuleBasedStateMachine):
             self.run(self._unprepare(label))
             assert self.claims[label].uid not in self.uids()
 
-    @rule(label=labels, devices=choices, at=st.integers(1, 25), unprepare=st.booleans())
-    def die(self, label: str, devices: list[str], at: int, unprepare: bool) -> None:
+    @rule(label=labels, wish=choices, at=st.integers(1, 25), unprepare=st.booleans())
+    def die(self, label: str, wish: Wish, at: int, unprepare: bool) -> None:
         def kill(step: str) -> None:
             raise Killed(step)
 
-        self.allocate(label, devices)
+        self.allocate(label, wish)
         with watched(Steps(at, fail=kill)):
             self.attempt(self._unprepare(label) if unprepare else self._prepare(label))
         self.begin_anew()
 
-    @rule(label=labels, devices=choices, turns=st.integers(1, 25))
-    def cancel(self, label: str, devices: list[str], turns: int) -> None:
+    @rule(label=labels, wish=choices, turns=st.integers(1, 25))
+    def cancel(self, label: str, wish: Wish, turns: int) -> None:
         """The process ends in order, in the middle of the work."""
 
         async def cancelled() -> None:
@@ -226,7 +275,7 @@ class Machine(RuleBasedStateMachine):
             if not task.cancelled() and task.exception() is not None:
                 assert isinstance(task.exception(), REFUSALS), task.exception()
 
-        self.allocate(label, devices)
+        self.allocate(label, wish)
         self.run(cancelled())
 
     @rule(outage=st.one_of(st.none(), outages))
@@ -341,7 +390,11 @@ class Machine(RuleBasedStateMachine):
         held = [(uid, device) for uid, record in self.records().items() for device in record.devices]
         for uid, device in held:
             for other, another in held:
-                assert uid == other or not device.footprint.overlaps(another.footprint)
+                both_shares = device.device == another.device and None not in (
+                    device.share_id,
+                    another.share_id,
+                )
+                assert uid == other or both_shares or not device.footprint.overlaps(another.footprint)
 
 
 def test_b067_random_order(control_plane: ControlPlane) -> None:
