@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.bench import figures, measures
 from tests.bench.figures import Figure
 from tests.bench.partitions import measure_partitions
+from tests.bench.shares import measure_shares
 from tests.cluster.components import REPOSITORY
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.requirements import control_plane_missing
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start", flush=True)
     found: list[Figure] = []
     with ControlPlane() as control_plane:
-        for measure in (measures.measure, measure_partitions):
+        for measure in (measures.measure, measure_partitions, measure_shares):
             for figure in measure(control_plane, plan):
                 print(f"  {figure.name}", file=sys.stderr)
                 found.append(figure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -258,9 +259,14 @@ def _one_at_a_time(node: PluginNode, probes: Probes, claims: Sequence[Claim], co
 
 
 @contextmanager
-def claims_for(node: PluginNode, names: Sequence[str]) -> Iterator[list[Claim]]:
-    """A claim for each device, allocated; its status is written once before anything is measured."""
-    claims = [create_claim(node.api, [result(name, node.name)]) for name in names]
+def claims_for(
+    node: PluginNode, names: Sequence[str], *, shares: bool = False, configs: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[list[Claim]]:
+    """A claim for each device, or a share of it; its status is written once before anything is measured."""
+    claims = []
+    for name in names:
+        share = {"shareID": str(uuid.uuid4())} if shares else {}
+        claims.append(create_claim(node.api, [result(name, node.name, **share)], configs=configs))
     node.kubelet.prepare(*claims)
 
     def all_told() -> bool:
