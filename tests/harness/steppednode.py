@@ -43,7 +43,8 @@ class Stepped:
 
     def dies_at(self, name: str, call: Callable[[], object]) -> None:
         """Kill the running plugin at the first step of ``call`` that has this name."""
-        assert self._dies_in(call, 1, name) == name
+        died_at = self._dies_in(call, 1, name)
+        assert died_at == name, f"died at {died_at!r}, not at {name!r}:\n{self.node.log()[-3000:]}"
 
     def dies_starting(self, name: str) -> None:
         """Start a plugin, and kill it at the first step of this name in what it does by itself."""

@@ -1,7 +1,7 @@
 """The plugin, killed in its work: ``python -m tests.harness.steppedplugin ARM_FILE <its arguments>``.
 
 Every write of a claim's journal and of its CDI spec, every change of MIG, and every run of nvidia-smi has two
-steps: before and after it. Steps are counted while ARM_FILE exists, which holds the number of the one at
+steps: before and after it. Steps are counted from when ARM_FILE is written; it holds the number of the one at
 which the process gets SIGKILL, and then parts of names, each on a line of its own, of which a step must have
 one to be counted, if there are any. Then the file is removed and ``ARM_FILE.at`` tells what the step was. The
 product knows nothing of this: SQLite, NVML, nvidia-smi and the file system are watched from outside.
@@ -42,6 +42,7 @@ class Steps:
         self._arm = arm
         self._lock = threading.Lock()
         self._count = 0
+        self._armed_at = 0
 
     def around(self, what: str, function: Callable[[], T]) -> T:
         self._step(f"before {what}")
@@ -52,9 +53,12 @@ class Steps:
     def _step(self, what: str) -> None:
         with self._lock:
             try:
+                armed_at = self._arm.stat().st_mtime_ns
                 number, *parts = self._arm.read_text().splitlines()
             except FileNotFoundError:
                 return
+            if armed_at != self._armed_at:
+                self._armed_at, self._count = armed_at, 0
             if parts and not any(part in what for part in parts):
                 return
             self._count += 1

@@ -59,7 +59,7 @@ def test_b134_a_first_reading_that_takes_long_delays_neither_registration_nor_un
     started = time.monotonic()
     # The limit of liveness is far below what the first reading takes.
     node.start(http_address=probes.address, liveness_seconds="0.2")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
     assert node.kubelet.register().name == "gpu.nvidia.com"
     assert node.kubelet.prepare() == {}
     assert node.published() == {}
