@@ -120,7 +120,7 @@ _FLAGS = (
         "YAML file with a NodePolicy: for single GPUs other values of exclude and mig, and shares and MIG "
         "layouts; read again when it changes",
     ),
-    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
+    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; none or empty: nowhere"),
     _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
     _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
     _Flag(
@@ -271,7 +271,7 @@ def _excluded(value: str) -> GpuSelection:
 
 
 def _address(value: str) -> tuple[str, int] | None:
-    if not value:
+    if value in ("", "none"):
         return None
     host, _, port = value.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
