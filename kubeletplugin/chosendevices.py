@@ -42,7 +42,7 @@ def allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> 
 
     Raises:
         ChoiceError: a choice names no request of the claim or no device, a device twice, or more or fewer
-            devices than a request asks for.
+            devices than a request asks for; or configuration is for a request that is not there.
     """
     bases, requests = _requests(devices)
     by_request: dict[str, list[str]] = {}
@@ -64,6 +64,11 @@ def allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> 
         _result(requests[name], device, pool) for name, devices in by_request.items() for device in devices
     ]
     configs = [{"source": "FromClaim", **entry} for entry in devices.get("config") or []]
+    for index, config in enumerate(configs):
+        for name in config.get("requests") or ():
+            if name not in (*bases, *requests):
+                allowed = ", ".join(dict.fromkeys((*bases, *requests)))
+                raise ChoiceError(f"spec.devices.config[{index}]: it has no request {name}; it has {allowed}")
     return {"devices": {"results": results, "config": configs}}
 
 

@@ -53,6 +53,16 @@ class _Request(_Object):
     first_available: list[_SubRequest] | None = None
 
 
+class _Opaque(_Object):
+    driver: str
+
+
+class _Config(_Object):
+    source: str | None = None
+    requests: list[str] | None = None
+    opaque: _Opaque | None = None
+
+
 class _Result(_Object):
     request: str
     driver: str
@@ -62,12 +72,12 @@ class _Result(_Object):
 
 class _Requests(_Object):
     requests: list[_Request] | None = None
-    config: list[dict[str, Any]] | None = None
+    config: list[_Config] | None = None
 
 
 class _Results(_Object):
     results: list[_Result] | None = None
-    config: list[dict[str, Any]] | None = None
+    config: list[_Config] | None = None
 
 
 class _Allocation(_Object):

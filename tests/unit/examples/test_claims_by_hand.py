@@ -96,6 +96,10 @@ def test_all_devices_are_as_many_as_are_named(tmp_path: Path) -> None:
     ("devices", "message"),
     [
         ({}, r"it has no spec\.devices\.requests"),
+        (
+            {"requests": [{"name": "gpu", "exactly": {}}], "config": [{"requests": ["cpu"]}]},
+            r"spec\.devices\.config\[0\]: it has no request cpu; it has gpu",
+        ),
         ({"requests": [{"name": "gpu"}]}, "request gpu must have one of exactly and firstAvailable"),
         (
             {"requests": [{"name": "gpu", "exactly": {}, "firstAvailable": [{"name": "a"}]}]},
