@@ -8,7 +8,7 @@ from typing import Any
 
 from nvmlsim.build import Build, build
 
-_MESSAGE_BYTES = 512
+_MESSAGE_BYTES = 1024
 _SHOW_BYTES = 1 << 18
 _SAFE = frozenset(range(0x21, 0x7F)) - {ord("%"), ord("=")}
 

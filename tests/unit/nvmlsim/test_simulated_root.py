@@ -150,7 +150,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (("init", "{root}", "--machine", "t4x4"), "here already"),
         (("show", "{root}/nothing"), "no simulated node here"),
         (("init", "{root}2", "--machine", "dgx-z"), "unknown machine 'dgx-z'"),
-        (("init", "{root}2", "--machine", "t4x4", "--mig", "0=1g.10gb"), "no such profile"),
+        (
+            ("init", "{root}2", "--machine", "t4x4", "--mig", "0=1g.10gb"),
+            "it has none, it cannot",
+        ),
+        (
+            ("init", "{root}2", "--machine", "a30x4", "--mig", "0=7g.10gb"),
+            "it has 1g.6gb, 1g.6gb+me, 2g.12gb",
+        ),
         (
             ("set", "{root}", "gpu", "0", "foo=bar"),
             "no setting 'foo'; allowed are name, uuid, serial, numa_node",
