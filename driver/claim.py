@@ -10,6 +10,8 @@ from typing import Any
 from driver.quantity import parse_quantity
 
 DRIVER_NAME = "gpu.nvidia.com"
+SCHEDULE_ANEW = "delete the pod to have it scheduled anew"
+"""What helps a claim whose devices cannot be given to it."""
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST_UID = 128
@@ -20,11 +22,14 @@ class ClaimError(Exception):
     """A claim cannot be prepared.
 
     ``cause`` is one word, for metrics and events; the text names the claim's part, the value, and what to do.
+    ``problem`` is the text without ``remedy``, which is what to do on a cluster, where pods use the claim.
     """
 
-    def __init__(self, cause: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, cause: str, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}; {remedy}" if remedy else problem)
         self.cause = cause
+        self.problem = problem
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,6 @@ def _memory_bytes(reference: ClaimReference, result: Mapping[str, Any]) -> int |
 def _bad(reference: ClaimReference, result: Mapping[str, Any], field: str, why: str) -> ClaimError:
     return ClaimError(
         "BadAllocation",
-        f"claim {reference}: {field} of device {result['device']} (request {result['request']}): {why}; "
-        "delete the pod to have it scheduled anew",
+        f"claim {reference}: {field} of device {result['device']} (request {result['request']}): {why}",
+        SCHEDULE_ANEW,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driver.claim import AllocatedClaim, AllocationResult, ClaimError, ClaimReference
+from driver.claim import SCHEDULE_ANEW, AllocatedClaim, AllocationResult, ClaimError, ClaimReference
 from driver.devices import Device, Footprint
 from driver.inventory import PciAddress
 from driver.timeslicing import Interval
@@ -103,7 +103,8 @@ def plan_prepare(claim: AllocatedClaim, devices: Mapping[str, Device], pool: str
             raise ClaimError(
                 "UnknownDevice",
                 f"claim {claim.reference}: device {result.device} of request {result.request} is not on this "
-                "node; it was removed or is excluded: delete the pod to have it scheduled anew",
+                "node; it was removed or is excluded",
+                SCHEDULE_ANEW,
             )
         config = _config_for(claim, result, device, configs)
         interval = _interval(config, result)
@@ -141,7 +142,7 @@ def check_conflicts(plan: PreparePlan, holdings: Iterable[Holding]) -> None:
             if not item.goes_with(holding.device, holding.footprint, is_share=holding.is_share):
                 raise ClaimError(
                     "InUse",
-                    f"claim {plan.claim.reference}: {_in_the_way(item, holding)} by claim {holding.claim}; "
+                    f"claim {plan.claim.reference}: {_in_the_way(item, holding)} by claim {holding.claim}",
                     "it is free when that claim is unprepared",
                 )
     for position, item in enumerate(wanted):

@@ -54,7 +54,8 @@ def _members(annotation: Any) -> list[type]:
 
 def _value_at(value: Any, path: tuple[int | str, ...]) -> object:
     for part in path:
-        if isinstance(value, Mapping) and part in value:
+        is_item = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if is_item or (isinstance(value, Mapping) and part in value):
             value = value[part]
         else:
             return value

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from driver.strictmodel import Strict, problems
+from kube.names import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
 
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 
@@ -15,48 +19,89 @@ class ClaimFileError(Exception):
     """The file holds no claim that can be used; the text names the file and the field."""
 
 
-class _Request(BaseModel):
+def _claim_name(name: str) -> str:
+    if not is_subdomain(name):
+        raise PydanticCustomError("name", "it cannot be a claim's name: {rule}", {"rule": SUBDOMAIN_RULE})
+    return name
+
+
+def _namespace(name: str) -> str:
+    if not is_label(name):
+        raise PydanticCustomError("name", "it cannot be a namespace's name: {rule}", {"rule": LABEL_RULE})
+    return name
+
+
+class _Object(Strict):
+    """Types are checked, and other fields are passed over: a later Kubernetes may have more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Asked(_Object):
+    allocation_mode: Literal["ExactCount", "All"] | None = None
+    count: Annotated[int, Field(ge=1)] | None = None
+    admin_access: bool | None = None
+
+
+class _SubRequest(_Asked):
     name: str
-    exactly: dict[str, Any] | None = None
 
 
-class _Result(BaseModel):
+class _Request(_Object):
+    name: str
+    exactly: _Asked | None = None
+    first_available: list[_SubRequest] | None = None
+
+
+class _Opaque(_Object):
+    driver: str
+
+
+class _Config(_Object):
+    source: str | None = None
+    requests: list[str] | None = None
+    opaque: _Opaque | None = None
+
+
+class _Result(_Object):
     request: str
     driver: str
     pool: str
     device: str
 
 
-class _Requests(BaseModel):
+class _Requests(_Object):
     requests: list[_Request] | None = None
-    config: list[dict[str, Any]] | None = None
+    config: list[_Config] | None = None
 
 
-class _Results(BaseModel):
+class _Results(_Object):
     results: list[_Result] | None = None
-    config: list[dict[str, Any]] | None = None
+    config: list[_Config] | None = None
 
 
-class _Allocation(BaseModel):
+class _Allocation(_Object):
     devices: _Results | None = None
 
 
-class _Metadata(BaseModel):
-    name: str | None = None
-    namespace: str | None = None
+class _Metadata(_Object):
+    name: Annotated[str, AfterValidator(_claim_name)] | None = None
+    namespace: Annotated[str, AfterValidator(_namespace)] | None = None
     uid: str | None = None
 
 
-class _Spec(BaseModel):
+class _Spec(_Object):
     devices: _Requests | None = None
 
 
-class _Status(BaseModel):
+class _Status(_Object):
     allocation: _Allocation | None = None
-    reservedFor: list[dict[str, Any]] | None = None  # noqa: N815 - the API's name
+    reserved_for: list[dict[str, Any]] | None = None
 
 
-class _Claim(BaseModel):
+class _Claim(_Object):
+    api_version: Literal["resource.k8s.io/v1", "resource.k8s.io/v1beta2"] | None = None
+    """These have claims of one shape."""
     metadata: _Metadata | None = None
     spec: _Spec
     status: _Status | None = None
@@ -89,7 +134,5 @@ def read_claim_file(path: Path) -> dict[str, Any]:
     try:
         _Claim.model_validate(claim)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ClaimFileError(f"the {claim['kind']} in {path}: {where}: {first['msg']}") from None
+        raise ClaimFileError(f"the {claim['kind']} in {path}: {problems(_Claim, claim, error)}") from None
     return claim

@@ -9,9 +9,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kubeletplugin import logs, settings
 from kubeletplugin.settings import Settings
+
+if TYPE_CHECKING:
+    from kubeletplugin.store import ClaimRecord
+
+_OUTPUTS = ("table", "yaml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,30 +45,75 @@ def _parser() -> argparse.ArgumentParser:
     settings.add_arguments(common)
     parser = argparse.ArgumentParser(
         prog="gpu-kubelet-plugin",
+        usage="%(prog)s [SETTINGS] [COMMAND]",
         description="Offers this node's NVIDIA GPUs to Kubernetes by Dynamic Resource Allocation. "
         "Without a command it serves the kubelet; the other commands need no Kubernetes.",
         parents=[common],
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog=parser.prog)
     # A flag before the command must not be reset by the command's own default.
     late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     settings.add_arguments(late, suppress_defaults=True)
-    commands.add_parser("run", parents=[late], help="serve the kubelet (the default)")
-    inventory = commands.add_parser("inventory", parents=[late], help="show what this node would publish")
-    inventory.add_argument("-o", "--output", choices=("table", "yaml"), default="table")
-    prepare = commands.add_parser("prepare", parents=[late], help="prepare a claim from a file")
-    prepare.add_argument("-f", "--filename", type=Path, required=True, help="ResourceClaim as YAML or JSON")
+
+    def command(name: str, words: str, does: str) -> argparse.ArgumentParser:
+        usage = " ".join(f"%(prog)s [SETTINGS] {words}".split())
+        return commands.add_parser(name, parents=[late], usage=usage, help=does, description=does)
+
+    command("run", "", "serve the kubelet (the default)")
+    inventory = command("inventory", "[-o FORMAT]", "show what this node would publish")
+    _add_output(inventory, "table, or yaml for ResourceSlices")
+    prepare = command(
+        "prepare", "-f FILE [--device [REQUEST=]DEVICE]... [-o FORMAT]", "prepare a claim from a file"
+    )
+    filename = os.environ.get("PREPARE_FILENAME")
+    prepare.add_argument(
+        "-f",
+        "--filename",
+        metavar="FILE",
+        default=filename,
+        required=not filename,
+        help="the claim: a ResourceClaim or ResourceClaimTemplate, as YAML or JSON [$PREPARE_FILENAME]",
+    )
     prepare.add_argument(
         "--device",
         action="append",
-        default=[],
         metavar="[REQUEST=]DEVICE",
-        help="a device for the claim, in place of the scheduler's choice; may be repeated",
+        help="a device for the claim, in place of the scheduler's choice; may be repeated [$PREPARE_DEVICE, "
+        "several with commas]",
     )
-    unprepare = commands.add_parser("unprepare", parents=[late], help="give a claim's devices back")
-    unprepare.add_argument("claim", metavar="NAMESPACE/NAME|UID")
-    commands.add_parser("list", parents=[late], help="show the prepared claims")
+    _add_output(prepare, "table or yaml")
+    unprepare = command("unprepare", "NAMESPACE/NAME|UID", "give a claim's devices back")
+    unprepare.add_argument("claim", metavar="NAMESPACE/NAME|UID", help="which claim, as list shows it")
+    listing = command("list", "[-o FORMAT]", "show the prepared claims")
+    _add_output(listing, "table or yaml")
     return parser
+
+
+def _add_output(parser: argparse.ArgumentParser, formats: str) -> None:
+    """Add ``--output``; its environment variable begins with the command, as those of all commands' flags."""
+    variable = f"{parser.prog.split()[-1].upper()}_OUTPUT"
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FORMAT",
+        type=_output,
+        default=os.environ.get(variable) or "table",
+        help=f"{formats} (default: table) [${variable}]",
+    )
+
+
+def _output(value: str) -> str:
+    if value not in _OUTPUTS:
+        raise argparse.ArgumentTypeError(f"{value!r} is not one of {', '.join(_OUTPUTS)}")
+    return value
+
+
+def _devices(parsed: argparse.Namespace) -> list[str]:
+    """The chosen devices, of the flag or else of its environment variable."""
+    given: list[str] | None = parsed.device
+    if given is None:
+        given = [part.strip() for part in os.environ.get("PREPARE_DEVICE", "").split(",") if part.strip()]
+    return given
 
 
 def _serve(chosen: Settings) -> int:
@@ -104,16 +155,22 @@ async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
             text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
             print(tables.inventory_table(slices) if parsed.output == "table" else text)
             return 0
+
+        def show(records: Sequence[ClaimRecord]) -> str:
+            if parsed.output == "table":
+                return tables.claims_table(records)
+            return yaml.safe_dump(tables.claims_as_values(records), sort_keys=False).rstrip()
+
         reads, insists = parsed.command != "list", parsed.command == "prepare"
         async with standalone.open_node(chosen, read_hardware=reads, insist=insists) as node:
             if parsed.command == "prepare":
-                claim = standalone.load_claim(parsed.filename, parsed.device, chosen.pool_name)
-                print(tables.claims_table([await node.prepare(claim)]))
+                claim = standalone.load_claim(Path(parsed.filename), _devices(parsed), chosen.pool_name)
+                print(show([await node.prepare(claim)]))
             elif parsed.command == "unprepare":
                 record = await node.unprepare(parsed.claim)
                 print(f"unprepared {record.claim}")
             else:
-                print(tables.claims_table(list((await node.engine.records()).values())))
+                print(show(list((await node.engine.records()).values())))
     except standalone.StandaloneError as error:
         print(f"gpu-kubelet-plugin {parsed.command}: {error}", file=sys.stderr)
         return 1

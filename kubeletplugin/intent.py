@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from driver.claim import ClaimError
+from driver.claim import SCHEDULE_ANEW, ClaimError
 from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
 from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
@@ -50,7 +50,8 @@ def begin(
         if name not in had and (why := why_not_offered(name)):
             raise ClaimError(
                 "NotOffered",
-                f"claim {reference}: device {name} {why}; delete the pod to have it scheduled anew",
+                f"claim {reference}: device {name} {why}",
+                SCHEDULE_ANEW,
             )
     check_held(store, plan)
     check_intervals(plan, _holdings(store))
@@ -126,5 +127,6 @@ def _check_same_hardware(before: ClaimRecord, wanted: ClaimRecord) -> None:
             raise ClaimError(
                 "CardSwapped",
                 f"claim {wanted.claim}: device {held.device} was GPU {known.gpu_uuid} when the claim was "
-                f"prepared and is GPU {held.gpu_uuid} now; delete the pods that use the claim",
+                f"prepared and is GPU {held.gpu_uuid} now",
+                "delete the pods that use the claim",
             )

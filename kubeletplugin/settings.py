@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,16 @@ from driver.claim import DRIVER_NAME
 from driver.gpuselection import GpuSelection, GpuSelectionError
 from driver.migoffer import MigPolicy
 from driver.nodepolicy import NodePolicy
+from kube.names import SUBDOMAIN_RULE, is_subdomain
 from kubeletplugin.policyfile import PolicyFileError, read_policy
+
+_LEAST_SECONDS = 0.01
+_MOST_SECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one run of the plugin needs to know. Times are in seconds.
+    """What one run of the plugin needs to know. Times are in seconds, paths are absolute.
 
     ``policy`` is what ``config``, ``exclude`` and ``mig`` said at the start.
     ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses. Where
@@ -115,7 +120,7 @@ _FLAGS = (
         "YAML file with a NodePolicy: for single GPUs other values of exclude and mig, and shares and MIG "
         "layouts; read again when it changes",
     ),
-    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; empty: nowhere"),
+    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; none or empty: nowhere"),
     _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
     _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
     _Flag(
@@ -141,12 +146,13 @@ def add_arguments(
 
     With ``suppress_defaults`` a flag that is not given sets nothing: for sub-commands that repeat the flags.
     """
+    group = parser.add_argument_group("settings")
     for flag in _FLAGS:
         default = environment.get(flag.variable, "") or flag.default
         if suppress_defaults:
             default = argparse.SUPPRESS
         shown = f" (default: {flag.default})" if flag.default else ""
-        parser.add_argument(
+        group.add_argument(
             f"--{flag.name}", default=default, metavar="VALUE", help=f"{flag.help}{shown} [${flag.variable}]"
         )
 
@@ -158,22 +164,22 @@ def read(arguments: argparse.Namespace) -> Settings:
         ValueError: names the flag, its value and what is allowed.
     """
     values = {flag.name: str(getattr(arguments, flag.name.replace("-", "_"))) for flag in _FLAGS}
-    driver_root = Path(values["driver-root"])
+    driver_root = _path(values, "driver-root")
     return Settings(
-        node_name=values["node-name"] or socket.gethostname().lower(),
-        pod_uid=values["pod-uid"],
-        kubeconfig=Path(values["kubeconfig"]) if values["kubeconfig"] else None,
-        kubelet_registry_path=Path(values["kubelet-registry-path"]),
-        kubelet_plugins_path=Path(values["kubelet-plugins-path"]),
-        cdi_root=Path(values["cdi-root"]),
+        node_name=_node_name(values["node-name"]),
+        pod_uid=_pod_uid(values["pod-uid"]),
+        kubeconfig=_optional_path(values, "kubeconfig"),
+        kubelet_registry_path=_path(values, "kubelet-registry-path"),
+        kubelet_plugins_path=_path(values, "kubelet-plugins-path"),
+        cdi_root=_path(values, "cdi-root"),
         driver_root=driver_root,
-        host_driver_root=values["host-driver-root"] or str(driver_root),
-        dev_root=Path(values["dev-root"]) if values["dev-root"] else None,
-        host_dev_root=values["host-dev-root"],
-        proc_root=Path(values["proc-root"]),
-        sys_root=Path(values["sys-root"]),
-        hooks=values["hooks"],
-        config=Path(values["config"]) if values["config"] else None,
+        host_driver_root=_host_path(values, "host-driver-root") or str(driver_root),
+        dev_root=_optional_path(values, "dev-root"),
+        host_dev_root=_host_path(values, "host-dev-root"),
+        proc_root=_path(values, "proc-root"),
+        sys_root=_path(values, "sys-root"),
+        hooks=_hooks(values["hooks"]),
+        config=_optional_path(values, "config"),
         policy=_policy(values),
         http_address=_address(values["http-address"]),
         rescan_seconds=_seconds(values, "rescan-seconds"),
@@ -187,13 +193,62 @@ def read(arguments: argparse.Namespace) -> Settings:
     )
 
 
+def _node_name(value: str) -> str:
+    name = value or socket.gethostname().lower()
+    if is_subdomain(name):
+        return name
+    if value:
+        raise ValueError(f"--node-name: {value!r} cannot be the name of a Node: {SUBDOMAIN_RULE}")
+    raise ValueError(
+        f"--node-name: the host name {name!r} cannot be the name of a Node: {SUBDOMAIN_RULE}; "
+        "set --node-name to the Node's name"
+    )
+
+
+def _pod_uid(value: str) -> str:
+    if value and not is_subdomain(value):
+        raise ValueError(
+            f"--pod-uid: {value!r} cannot be the UID of a pod: {SUBDOMAIN_RULE}; set it to "
+            "metadata.uid of the plugin's pod"
+        )
+    return value
+
+
+def _path(values: Mapping[str, str], name: str) -> Path:
+    if not values[name]:
+        raise ValueError(f"--{name}: it is empty; give the path of a folder")
+    return Path(values[name]).absolute()
+
+
+def _optional_path(values: Mapping[str, str], name: str) -> Path | None:
+    return Path(values[name]).absolute() if values[name] else None
+
+
+def _host_path(values: Mapping[str, str], name: str) -> str:
+    """A path that is looked up by others, so nothing here tells what a relative one would mean."""
+    if values[name] and not values[name].startswith("/"):
+        raise ValueError(f"--{name}: {values[name]!r} is not an absolute path, one that begins with '/'")
+    return values[name]
+
+
+def _hooks(value: str) -> str:
+    if value not in ("auto", "none") and not value.startswith("/"):
+        raise ValueError(
+            f"--hooks: {value!r} is not one of auto, none, or the absolute path of nvidia-cdi-hook or "
+            "nvidia-ctk"
+        )
+    return value
+
+
 def _seconds(values: Mapping[str, str], name: str) -> float:
     try:
         seconds = float(values[name])
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e9:
-        raise ValueError(f"--{name}: {values[name]!r} is not a number of seconds above 0")
+        seconds = math.nan
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        raise ValueError(
+            f"--{name}: {values[name]!r} is not a number of seconds from {_LEAST_SECONDS} to {_MOST_SECONDS}"
+        )
     return seconds
 
 
@@ -203,7 +258,7 @@ def _policy(values: Mapping[str, str]) -> NodePolicy:
     if not values["config"]:
         return defaults
     try:
-        return read_policy(Path(values["config"]), defaults)
+        return read_policy(Path(values["config"]).absolute(), defaults)
     except PolicyFileError as error:
         raise ValueError(f"--config: {error}") from None
 
@@ -216,7 +271,7 @@ def _excluded(value: str) -> GpuSelection:
 
 
 def _address(value: str) -> tuple[str, int] | None:
-    if not value:
+    if value in ("", "none"):
         return None
     host, _, port = value.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdi.specfolder import SpecFolder
-from driver.claim import DRIVER_NAME, ClaimReference, read_claim
+from driver.claim import DRIVER_NAME, AllocatedClaim, ClaimError, ClaimReference, read_claim
 from driver.nvml import call_of_thread
 from driver.resourceslices import counter_sets, desired, slice_specs
+from kube.names import SUBDOMAIN_RULE, is_subdomain
+from kubeletplugin.chosendevices import ChoiceError, allocation
 from kubeletplugin.claimfile import ClaimFileError, read_claim_file
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
@@ -33,6 +35,15 @@ _UNALLOCATED = (
     "it has no status.allocation, which a scheduler would write: name the devices with "
     "--device REQUEST=DEVICE (see inventory)"
 )
+_REMEDIES = {
+    "UnknownDevice": "inventory shows the devices that can be had",
+    "NotOffered": "inventory shows the devices that can be had",
+    "BadAllocation": "correct status.allocation in the claim's file",
+    "InUse": "choose another (see inventory), or give that claim back with gpu-kubelet-plugin unprepare if "
+    "nobody uses it",
+    "CardSwapped": "give the claim back with gpu-kubelet-plugin unprepare, and prepare it again",
+}
+"""By cause, what to do here in place of what helps on a cluster."""
 
 
 class StandaloneError(Exception):
@@ -46,9 +57,21 @@ class Node:
     engine: ClaimEngine
 
     async def prepare(self, claim: Mapping[str, Any]) -> ClaimRecord:
-        """Prepare an allocated ResourceClaim object. Raises what the engine raises."""
-        allocated = read_claim(reference_of(claim), claim)
-        return await self.engine.prepare(allocated, boot_seconds(), _TIMEOUT_SECONDS)
+        """Prepare an allocated ResourceClaim object.
+
+        Raises:
+            StandaloneError: it is prepared with other devices, which are not taken away from who uses them;
+                or it cannot be prepared, with what helps where no scheduler places pods.
+            Exception: what the engine raises.
+        """
+        try:
+            allocated = read_claim(reference_of(claim), claim)
+            _check_devices_stay((await self.engine.records()).get(allocated.reference.uid), allocated)
+            return await self.engine.prepare(allocated, boot_seconds(), _TIMEOUT_SECONDS)
+        except ClaimError as error:
+            if error.remedy and (remedy := _REMEDIES.get(error.cause)):
+                raise StandaloneError(f"{error.cause}: {error.problem}; {remedy}") from error
+            raise
 
     async def unprepare(self, name: str) -> ClaimRecord:
         """Unprepare the claim known by ``namespace/name`` or UID.
@@ -62,6 +85,26 @@ class Node:
                 await self.engine.unprepare(reference, _TIMEOUT_SECONDS)
                 return record
         raise StandaloneError(f"no prepared claim is called {name}; list shows those that are")
+
+
+def _check_devices_stay(held: ClaimRecord | None, wanted: AllocatedClaim) -> None:
+    if held is None:
+        return
+    has = {(device.device, device.share_id) for device in held.devices}
+    named = {(result.device, result.share_id): result for result in wanted.results}
+    # A device that is looked at with admin access may be away.
+    lacks = {key for key, result in named.items() if key not in has and not result.admin_access}
+    if has <= named.keys() and not lacks:
+        return
+    name = f"{wanted.reference.namespace}/{wanted.reference.name}"
+    raise StandaloneError(
+        f"claim {wanted.reference} holds {_names(has)} already, and {_names(named)} is asked for; give it "
+        f"back first (gpu-kubelet-plugin unprepare {name}), or give the claim in the file another name"
+    )
+
+
+def _names(devices: Iterable[tuple[str, str | None]]) -> str:
+    return ", ".join(sorted(name for name, _ in devices))
 
 
 async def inventory(settings: Settings) -> list[dict[str, Any]]:
@@ -168,8 +211,8 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
     scheduler's choice.
 
     Raises:
-        StandaloneError: the file does not hold one claim, or the claim has no allocation and no devices were
-            named.
+        StandaloneError: the file does not hold one claim, or the devices are not what it asks for, or it has
+            no allocation and no devices were named.
     """
     try:
         loaded = read_claim_file(path)
@@ -177,7 +220,12 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
         raise StandaloneError(str(error)) from None
     spec = loaded["spec"]
     metadata = loaded.get("metadata") or {}
-    namespace, name = metadata.get("namespace") or "default", metadata.get("name") or path.stem
+    name = metadata.get("name") or path.stem
+    if not is_subdomain(name):
+        raise StandaloneError(
+            f"the claim in {path} has no metadata.name, and the file's name cannot be one: {SUBDOMAIN_RULE}"
+        )
+    namespace = metadata.get("namespace") or "default"
     uid = metadata.get("uid") or str(uuid.uuid5(uuid.NAMESPACE_URL, f"{namespace}/{name}"))
     claim: dict[str, Any] = {
         "metadata": {"namespace": namespace, "name": name, "uid": uid},
@@ -185,30 +233,12 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
         "status": dict(loaded.get("status") or {}),
     }
     if devices:
-        claim["status"]["allocation"] = _allocation(spec.get("devices") or {}, devices, pool)
+        try:
+            claim["status"]["allocation"] = allocation(spec.get("devices") or {}, devices, pool)
+        except ChoiceError as error:
+            raise StandaloneError(f"claim {namespace}/{name} in {path}: {error}") from None
     if not claim["status"].get("allocation"):
         raise StandaloneError(f"claim {namespace}/{name} in {path}: {_UNALLOCATED}")
-    claim["status"].setdefault("reservedFor", [{"resource": "pods", "name": "standalone", "uid": uid}])
+    if not claim["status"].get("reservedFor"):
+        claim["status"]["reservedFor"] = [{"resource": "pods", "name": "standalone", "uid": uid}]
     return claim
-
-
-def _allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> dict[str, Any]:
-    requests = {request["name"]: request for request in devices.get("requests") or []}
-    names = list(requests)
-    results: list[dict[str, Any]] = []
-    for choice in chosen:
-        request, separator, device = choice.rpartition("=")
-        if not separator:
-            if len(names) != 1:
-                raise StandaloneError(f"--device {choice}: name the request too, one of {', '.join(names)}")
-            request = names[0]
-        if request.partition("/")[0] not in names:
-            raise StandaloneError(
-                f"--device {choice}: the claim has no request {request}; it has {', '.join(names)}"
-            )
-        result: dict[str, Any] = {"request": request, "driver": DRIVER_NAME, "pool": pool, "device": device}
-        if (requests[request.partition("/")[0]].get("exactly") or {}).get("adminAccess"):
-            result["adminAccess"] = True
-        results.append(result)
-    configs = [{"source": "FromClaim", **entry} for entry in devices.get("config") or []]
-    return {"devices": {"results": results, "config": configs}}

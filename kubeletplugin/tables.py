@@ -1,4 +1,4 @@
-"""Tables for people who look at a node in standalone mode."""
+"""What people see who look at a node in standalone mode: tables, or the same as values for programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kubeletplugin.store import ClaimRecord
+from kubeletplugin.store import ClaimRecord, HeldDevice
 
 
 def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
@@ -60,6 +60,33 @@ def claims_table(records: Sequence[ClaimRecord]) -> str:
                 )
             )
     return _aligned(rows)
+
+
+def claims_as_values(records: Sequence[ClaimRecord]) -> list[dict[str, Any]]:
+    """What :func:`claims_table` shows, for programs; what does not apply to a device is left out."""
+    return [
+        {
+            "namespace": record.claim.namespace,
+            "name": record.claim.name,
+            "uid": record.claim.uid,
+            "state": record.state.value,
+            "devices": [_device(held) for held in record.devices],
+        }
+        for record in records
+    ]
+
+
+def _device(held: HeldDevice) -> dict[str, Any]:
+    values = {
+        "requests": list(held.requests),
+        "pool": held.pool,
+        "device": held.device,
+        "shareID": held.share_id,
+        "uuid": held.uuid,
+        "adminAccess": held.admin_access or None,
+        "cdiDevice": held.cdi_device,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

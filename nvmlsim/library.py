@@ -8,7 +8,7 @@ from typing import Any
 
 from nvmlsim.build import Build, build
 
-_MESSAGE_BYTES = 512
+_MESSAGE_BYTES = 1024
 _SHOW_BYTES = 1 << 18
 _SAFE = frozenset(range(0x21, 0x7F)) - {ord("%"), ord("=")}
 
@@ -30,9 +30,10 @@ def line(verb: str, words: Mapping[str, object]) -> str:
 
 
 class StateLibrary:
-    """The `nvmlsim_*` functions of a build's library."""
+    """The `nvmlsim_*` functions of a build's library; errors name the node by its folder, `root`."""
 
-    def __init__(self, built: Build | None = None) -> None:
+    def __init__(self, root: Path, built: Build | None = None) -> None:
+        self._root = root
         self._library = ctypes.CDLL(str((built or build()).library))
         for name in ("nvmlsim_create", "nvmlsim_apply", "nvmlsim_show"):
             getattr(self._library, name).restype = ctypes.c_int64
@@ -50,15 +51,14 @@ class StateLibrary:
             buffer = ctypes.create_string_buffer(size)
             result = self._library.nvmlsim_show(str(path).encode(), buffer, ctypes.c_uint64(size))
             if result < 0:
-                raise StateError(f"{path}: {buffer.value.decode(errors='replace')}")
+                raise StateError(f"{self._root}: {buffer.value.decode(errors='replace')}")
             if result == 0:
                 shown: dict[str, Any] = json.loads(buffer.value)
                 return shown
             size = result
 
-    @staticmethod
-    def _change(function: Any, path: Path, lines: Iterable[str]) -> None:
+    def _change(self, function: Any, path: Path, lines: Iterable[str]) -> None:
         buffer = ctypes.create_string_buffer(_MESSAGE_BYTES)
         text = "\n".join(lines).encode()
         if function(str(path).encode(), text, buffer, ctypes.c_uint64(_MESSAGE_BYTES)) != 0:
-            raise StateError(f"{path}: {buffer.value.decode(errors='replace')}")
+            raise StateError(f"{self._root}: {buffer.value.decode(errors='replace')}")

@@ -1,5 +1,6 @@
 """A simulated node as an object: make it, look at it, and change it while other programs run on it."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from nvmlsim import description
 from nvmlsim.build import build
 from nvmlsim.elf import without_symbols
 from nvmlsim.gpus import GpuInstance, SimulatedGpu, simulated_gpu
+from nvmlsim.gpusettings import checked
 from nvmlsim.library import StateError, StateLibrary, line
 from nvmlsim.machine import MAX_GPUS, Gpu, Machine, filled, load
 from nvmlsim.models import model_lines
@@ -28,7 +30,7 @@ class SimulatedNode:
         self.root = root.absolute()
         self._tree = RootTree(self.root)
         self._build = build()
-        self._library = StateLibrary(self._build)
+        self._library = StateLibrary(self.root, self._build)
         if not self._states():
             raise StateError(f"{root}: no simulated node here; make one: nvmlsim init {root} --machine NAME")
 
@@ -45,14 +47,19 @@ class SimulatedNode:
         if list(tree.libraries.glob(f"{STATE_NAME}*")):
             raise StateError(f"{root}: a simulated node is here already; choose another folder or remove it")
         built = build()
+        state = tree.libraries / f"{STATE_NAME}{described.driver_version}"
+        with tempfile.TemporaryDirectory() as folder:
+            # First of all, so that a machine that cannot be leaves nothing behind.
+            made = Path(folder) / state.name
+            StateLibrary(root, built).create(made, description.machine_lines(described))
+            content = made.read_bytes()
         tree.driver_files(built, described.driver_version)
         tree.control_devices()
         tree.capability_tables()
         tree.kernel_module(described.driver_version)
         tree.boot()
         tree.gpu_devices(gpu.minor for gpu in described.gpus if gpu.minor is not None)
-        state = tree.libraries / f"{STATE_NAME}{described.driver_version}"
-        StateLibrary(built).create(state, description.machine_lines(described))
+        state.write_bytes(content)
         node = cls(root)
         tree.gpu_kernel_files(node._present())
         return node
@@ -174,15 +181,8 @@ class SimulatedNode:
         self._tree.gpu_kernel_files(present)
 
     def set_gpu(self, gpu: int, **settings: object) -> None:
-        """Changes what one GPU is or tells.
-
-        Text: name (bytes that are not UTF-8 are allowed), uuid, serial. Numbers: numa_node, memory_numa_node,
-        module_id, compute_mode, timeslice, timeslice_code and timeslice_delay_ms (what `nvidia-smi
-        compute-policy` answers to a change, and after how long), persistence,
-        virtualization (1 passthrough, 2 vGPU), addressing_mode, ecc_current, ecc_pending, events_supported,
-        memory_unreported, remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed,
-        recovery_action, fabric_supported, fabric_state, fabric_status, fabric_clique, fabric_health.
-        """
+        """Changes what one GPU is or tells; `nvmlsim.gpusettings` has the names. Raises SettingError."""
+        settings = checked(settings)
         self._apply("gpu_set", gpu=gpu, **settings)
         self._tree.gpu_kernel_files(self._present())
 

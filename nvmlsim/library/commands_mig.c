@@ -1,3 +1,6 @@
+#include <stdio.h>
+#include <string.h>
+
 #include "request.h"
 
 static const char *refusal(nvmlReturn_t code)
@@ -13,13 +16,25 @@ static const struct ci_profile *ci_of_slices(const struct gi_profile *profile, u
     return NULL;
 }
 
+static const char *no_such_profile(const struct model *model)
+{
+    static _Thread_local char message[MAX_MESSAGE];
+    snprintf(message, sizeof message, "this GPU has no such profile; it has %s",
+             model->gi_profile_count == 0 ? "none, it cannot be partitioned" : "");
+    for (uint32_t i = 0; i < model->gi_profile_count; i++) {
+        size_t length = strlen(message);
+        snprintf(message + length, sizeof message - length, "%s%s", i == 0 ? "" : ", ", model->gi_profiles[i].name);
+    }
+    return message;
+}
+
 /* A GPU instance as an administrator makes it; `ci` lists the slices of its compute instances (default: all in one). */
 const char *command_mig_create(struct request *request)
 {
     const struct words *words = request->words;
     const struct gi_profile *profile = mig_profile_by_name(request->model, words_text(words, "profile", ""));
     if (profile == NULL)
-        return "this GPU has no such profile";
+        return no_such_profile(request->model);
     uint32_t slices[MAX_CI] = {profile->slices}, count = 1, gi;
     if (words_text(words, "ci", NULL) != NULL)
         count = words_numbers(words, "ci", slices, MAX_CI);

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "machine.h"
 #include "nvml.h"
+#include "request.h"
 #include "show.h"
 
 static int64_t refuse(char *answer, uint64_t size, const char *message)
@@ -18,7 +19,7 @@ static int64_t refuse(char *answer, uint64_t size, const char *message)
 
 static const char *carry_out(struct store *store, struct node *node, const void *argument)
 {
-    static _Thread_local char message[256];
+    static _Thread_local char message[MAX_MESSAGE];
     for (const char *line = argument; *line != 0;) {
         size_t length = strcspn(line, "\n");
         struct words words;

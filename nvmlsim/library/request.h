@@ -5,6 +5,8 @@
 #include "nvml.h"
 #include "words.h"
 
+enum { MAX_MESSAGE = 512 };
+
 struct request {
     struct store *store;
     struct node *node;

@@ -44,7 +44,7 @@ Their image is a stand-in: busybox under its name.
   {node.gpus.nvidia_smi_path} -L
   {kubectl()} get resourceclaims -o yaml
   {kubectl()} apply -f examples/prioritized-list.yaml
-  {simulator} set {node.gpus.root} unplug 5
+  {simulator} set {node.gpus.root} unplug 6
   {simulator} --help
 
 The last but one pulls out a GPU: within ten seconds it is gone from the ResourceSlice, unless a pod holds it.

@@ -144,10 +144,24 @@ def test_a_claim_by_hand_from_prepare_to_unprepare(machine: Callable[..., Machin
     assert device in listed.output
     assert "prepared" in listed.output
 
+    free = gpu_name(node.gpus.gpus()[3].pci_bus_id)
+    swapped = node.run("prepare", "-f", file, "--device", free)
+    assert swapped.status == 1
+    assert f"holds {device} already, and {free} is asked for" in swapped.errors
+    assert "gpu-kubelet-plugin unprepare default/one-gpu" in swapped.errors
+    assert node.specs() == [spec]
+    [shown] = yaml.safe_load(node.run("list", "-o", "yaml").output)
+    assert (shown["namespace"], shown["name"], shown["state"]) == ("default", "one-gpu", "prepared")
+    assert [(entry["device"], entry["cdiDevice"]) for entry in shown["devices"]] == [
+        (device, f"gpudra.io/claim={cdi_device['name']}")
+    ]
+    assert yaml.safe_load(node.run("prepare", "-f", file, "--device", device, "-o", "yaml").output) == [shown]
+
     other = node.write("other.yaml", TEMPLATE.replace("one-gpu", "another"))
     refused = node.run("prepare", "-f", other, "--device", device)
     assert refused.status == 1
     assert "in use by claim default/one-gpu" in refused.errors
+    assert "gpu-kubelet-plugin unprepare" in refused.errors
 
     given_back = node.run("unprepare", "default/one-gpu")
     assert given_back.status == 0, given_back.errors
@@ -199,12 +213,15 @@ def test_wrong_choices_and_names_tell_what_is_allowed(machine: Callable[..., Mac
         assert done.status == 1
         assert expected in done.errors
         assert "Traceback" not in done.errors
+        assert "pod" not in done.errors, "nobody has pods here"
     for words, flags, expected in (
         (["prepare"], {}, "--filename"),
         (["explode"], {}, "invalid choice: 'explode'"),
         (["inventory"], {"exclude": "MIG-1"}, "--exclude"),
         (["inventory"], {"rescan_seconds": "soon"}, "--rescan-seconds: 'soon'"),
         (["inventory"], {"http_address": "here"}, "--http-address: 'here'"),
+        (["inventory"], {"node_name": "Foo_Bar"}, "--node-name: 'Foo_Bar'"),
+        (["inventory", "-o", "json"], {}, "'json' is not one of table, yaml"),
         (["inventory"], {"log_level": "loud"}, "--log-level: 'loud' is not one of debug"),
     ):
         done = node.run(*words, **flags)
@@ -245,6 +262,15 @@ def test_settings_come_from_the_environment_too(machine: Callable[..., Machine])
     for flag in ("--driver-root", "--cdi-root", "--exclude", "--http-address"):
         assert flag in shown.output
         assert f"${flag[2:].upper().replace('-', '_')}" in shown.output
+    own = "".join(node.run(command, "--help").output for command in ("inventory", "prepare", "list"))
+    for variable in (
+        "INVENTORY_OUTPUT",
+        "PREPARE_FILENAME",
+        "PREPARE_DEVICE",
+        "PREPARE_OUTPUT",
+        "LIST_OUTPUT",
+    ):
+        assert f"[${variable}" in own
     command = [sys.executable, "-m", "kubeletplugin.cli", *node.gpus.plugin_flags(), "inventory"]
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -254,3 +280,16 @@ def test_settings_come_from_the_environment_too(machine: Callable[..., Machine])
     }
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
     assert len(done.stdout.splitlines()) == 3
+
+    [*command, _] = command
+    device = gpu_name(node.gpus.gpus()[2].pci_bus_id)
+    environment |= {
+        "CDI_ROOT": str(node.cdi_root),
+        "PREPARE_FILENAME": node.write("claim.yaml", TEMPLATE),
+        "PREPARE_DEVICE": f"gpu={device}",
+        "PREPARE_OUTPUT": "yaml",
+    }
+    done = subprocess.run(
+        [*command, "prepare"], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert [entry["device"] for entry in yaml.safe_load(done.stdout)[0]["devices"]] == [device]

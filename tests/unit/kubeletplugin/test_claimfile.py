@@ -9,6 +9,7 @@ import pytest
 from kubeletplugin.claimfile import ClaimFileError, read_claim_file
 
 KIND = "kind: ResourceClaim\n"
+REQUEST = "spec: {devices: {requests: [{name: a, %s}]}}\n"
 ALLOCATED = "spec: {devices: {}}\nstatus: {allocation: {devices: {results: [%s]}}}\n"
 
 
@@ -21,8 +22,23 @@ ALLOCATED = "spec: {devices: {}}\nstatus: {allocation: {devices: {results: [%s]}
         (KIND + "spec: {devices: {requests: [{exactly: {}}]}}\n", "spec.devices.requests.0.name"),
         (KIND + "spec: {devices: {requests: gpu}}\n", "spec.devices.requests"),
         (KIND + "spec: {devices: {config: [1]}}\n", "spec.devices.config.0"),
+        (KIND + "spec: {devices: {config: [{opaque: x}]}}\n", "config.0.opaque: 'x' is wrong"),
+        (KIND + "spec: {devices: {config: [{opaque: {}}]}}\n", "config.0.opaque.driver is required"),
+        (KIND + "spec: {devices: {config: [{requests: gpu}]}}\n", "config.0.requests: 'gpu' is wrong"),
         (KIND + "metadata: x\nspec: {devices: {}}\n", "metadata"),
         (KIND + "metadata: {name: 7}\nspec: {devices: {}}\n", "metadata.name"),
+        (KIND + "metadata: {name: Foo_Bar}\nspec: {}\n", "metadata.name: 'Foo_Bar' is wrong: it cannot be a"),
+        (KIND + "metadata: {namespace: a.b}\nspec: {}\n", "metadata.namespace: 'a.b' is wrong"),
+        (KIND + "apiVersion: resource.k8s.io/v1beta1\nspec: {}\n", "'resource.k8s.io/v1'"),
+        (
+            KIND + REQUEST % "exactly: x",
+            "requests.0.exactly: 'x' is wrong: it must be an object",
+        ),
+        (KIND + REQUEST % "exactly: {count: two}", "requests.0.exactly.count: 'two' is wrong"),
+        (KIND + REQUEST % "exactly: {count: 0}", "exactly.count: 0 is wrong"),
+        (KIND + REQUEST % "exactly: {allocationMode: Some}", "'ExactCount' or 'All'"),
+        (KIND + REQUEST % "exactly: {adminAccess: 'yes'}", "exactly.adminAccess: 'yes' is wrong"),
+        (KIND + REQUEST % "firstAvailable: [{}]", "requests.0.firstAvailable.0.name is required"),
         (KIND + "spec: {devices: {}}\nstatus: x\n", "status"),
         (KIND + "spec: {devices: {}}\nstatus: {reservedFor: [x]}\n", "status.reservedFor.0"),
         (KIND + ALLOCATED % "{}", "status.allocation.devices.results.0.request"),

@@ -8,6 +8,7 @@ import time
 import pynvml
 import pytest
 
+from nvmlsim.gpusettings import NUMBERS, TEXTS, SettingError
 from nvmlsim.library import StateError
 from tests.unit.nvmlsim.conftest import Binding, MakeNode
 
@@ -221,8 +222,18 @@ def test_settings_of_one_gpu(make_node: MakeNode, nvml: Binding) -> None:
             pynvml.nvmlDeviceGetMemoryInfo(second)
     numa = node.root / "sys/bus/pci/devices" / node.gpu(0).pci_bus_id / "numa_node"
     assert numa.read_text() == "-1\n"
-    with pytest.raises(StateError, match="no such setting"):
+    with pytest.raises(SettingError, match="no setting 'colour'; allowed are name, uuid"):
         node.set_gpu(0, colour=1)
+    with pytest.raises(SettingError, match="compute_mode: 'fast' is not a whole number"):
+        node.set_gpu(0, compute_mode="fast")
+
+
+def test_every_setting_of_a_gpu_can_be_set(make_node: MakeNode) -> None:
+    node = make_node("t4x4")
+    node.set_gpu(0, **{name: name for name in TEXTS})
+    for name in NUMBERS:
+        node.set_gpu(1, **{name: "1"})
+    assert (node.gpu(0).name, node.gpu(0).uuid, node.gpu(1).timeslice) == ("name", "uuid", 1)
 
 
 def test_processes_are_listed_where_they_run(make_node: MakeNode, nvml: Binding) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvmlsim import build
-from nvmlsim.cli import main
+from nvmlsim.cli import _parser, main
+from nvmlsim.flags import variable
 from nvmlsim.node import SimulatedNode
 from tests.unit.nvmlsim.conftest import MakeNode
 
@@ -147,6 +150,20 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (("init", "{root}", "--machine", "t4x4"), "here already"),
         (("show", "{root}/nothing"), "no simulated node here"),
         (("init", "{root}2", "--machine", "dgx-z"), "unknown machine 'dgx-z'"),
+        (
+            ("init", "{root}2", "--machine", "t4x4", "--mig", "0=1g.10gb"),
+            "it has none, it cannot",
+        ),
+        (
+            ("init", "{root}2", "--machine", "a30x4", "--mig", "0=7g.10gb"),
+            "it has 1g.6gb, 1g.6gb+me, 2g.12gb",
+        ),
+        (
+            ("set", "{root}", "gpu", "0", "foo=bar"),
+            "no setting 'foo'; allowed are name, uuid, serial, numa_node",
+        ),
+        (("set", "{root}", "gpu", "0", "name"), "'name' is not setting=value"),
+        (("set", "{root}", "gpu", "0", "timeslice=x"), "timeslice: 'x' is not a whole number"),
     ],
 )
 def test_mistakes_are_named(
@@ -157,6 +174,71 @@ def test_mistakes_are_named(
     error = capsys.readouterr().err
     assert error.startswith("nvmlsim: ")
     assert any(text in error for text in told.split("|"))
+    assert "usr/lib" not in error, "where the state lies is nobody's business"
+    assert not Path(f"{root}2").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("set", "x", "return", "nvmlInit_v2", "lost"), "argument code: 'lost' is not a whole number"),
+        (("set", "x", "link", "0", "1", "sideways"), "choose from 'up', 'down'"),
+        (("set", "x", "pending-mig", "0", "maybe"), "choose from 'on', 'off'"),
+        (("set", "x", "driver", "gone"), "choose from 'loaded', 'unloaded'"),
+        (("set", "x", "gpu", "foo=bar"), "required: setting=value"),
+        (("init", "x", "--machine", "hgx-h100", "--mig", "1g.10gb"), "is not GPU=PROFILE"),
+        (("init", "x"), "required: --machine"),
+    ],
+)
+def test_wrong_words_are_refused(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+def test_everything_is_described_and_every_flag_is_a_variable() -> None:
+    flags = set()
+    for parser in parsers(_parser()):
+        for action in parser._actions:
+            if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+                continue
+            assert action.help, (parser.prog, action.dest)
+            for flag in action.option_strings:
+                assert f"[${variable(flag)}" in action.help, (parser.prog, flag)
+                flags.add(flag)
+    assert {"--machine", "--driver-version", "--mig", "--json", "--times", "--no-reload"} < flags
+
+
+def test_flags_come_from_the_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "node"
+    monkeypatch.setenv("NVMLSIM_MACHINE", "hgx-h100")
+    monkeypatch.setenv("NVMLSIM_DRIVER_VERSION", "581.1")
+    monkeypatch.setenv("NVMLSIM_MIG", "0=1g.10gb,3g.40gb 1=7g.80gb")
+    assert run("init", root) == 0
+    assert [len(gpu.gpu_instances) for gpu in SimulatedNode(root).gpus()[:3]] == [2, 1, 0]
+    monkeypatch.setenv("NVMLSIM_JSON", "true")
+    assert run("show", root) == 0
+    assert json.loads(capsys.readouterr().out)["driver_version"] == "581.1"
+    monkeypatch.setenv("NVMLSIM_MIG", "1g.10gb")
+    assert run("init", tmp_path / "other") == 1
+    assert "$NVMLSIM_MIG: '1g.10gb' is not GPU=PROFILE" in capsys.readouterr().err
+    monkeypatch.setenv("NVMLSIM_JSON", "yes")
+    with pytest.raises(SystemExit):
+        run("show", root)
+    assert "$NVMLSIM_JSON: 'yes' is not one of true, false" in capsys.readouterr().err
 
 
 def test_the_sources_compile_without_a_warning() -> None:
