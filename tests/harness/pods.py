@@ -206,12 +206,12 @@ class Pods:
     ) -> Seen:
         """Wait until a container has looked; returns what it saw."""
         log = [""]
+        uid = self.running(name, namespace, timeout)["metadata"]["uid"]
 
         def looked() -> bool:
-            log[0] = self._node.container_logs(namespace, name, container)
+            log[0] = self._node.container_logs(namespace, name, container, uid)
             return "looked\n" in log[0]
 
-        self.running(name, namespace, timeout)
         wait_until(looked, f"{name}/{container} to look at its devices", 10.0)
         return parse_seen(log[0])
 
