@@ -83,11 +83,13 @@ class NodePolicy:
         for gpu in gpus:
             held.setdefault(self._entry_of(gpu), []).append(gpu)
         for number, entry in enumerate(self.entries):
-            field_name = f"field spec.entries.{number} of the node policy"
+            field_name = f"node policy, field spec.entries.{number}"
             missing = entry.gpus.without_gpu(gpus) if entry.gpus is not None else ()
             found += [f"{field_name}.gpus: {_NO_GPU.format(name)}" for name in missing]
             holds_for = held.get(number, [])
-            if not holds_for and any(entry.selects(gpu) for gpu in gpus):
+            # One for all others is of use also where there are no others.
+            is_for_others = entry.gpus is None and all(one.gpus for one in self.entries[:number])
+            if not holds_for and not is_for_others and any(entry.selects(gpu) for gpu in gpus):
                 found.append(f"{field_name}: for each GPU that it selects, an earlier entry holds")
             if holds_for:
                 known = {profile for gpu in holds_for for profile in _profiles(gpu)}

@@ -63,7 +63,9 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Inventory:
 
 def shared(node: Inventory, shares: Shares) -> tuple[Device, ...]:
     """All devices of a node, whole GPUs and MIG devices, shared in one way."""
-    profiles = {one.profile for gpu in node.gpus for one in (*gpu.profiles, *gpu.mig_devices)}
+    profiles = {one.profile for gpu in node.gpus for one in gpu.profiles} | {
+        one.profile for gpu in node.gpus for one in gpu.mig_devices
+    }
     entry = PolicyEntry(shares=shares, profile_shares=tuple((name, shares) for name in profiles))
     return offered_devices(node, NodePolicy(entries=(entry,)), {})
 
