@@ -13,6 +13,8 @@ from driver.names import gpu_name, mig_name
 from driver.nodepolicy import GpuPolicy, NodePolicy
 from driver.shares import Shares
 
+_MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
@@ -83,6 +85,13 @@ class Device:
         return self.gpu.uuid if self.mig is None else self.mig.uuid
 
     @property
+    def memory_bytes(self) -> int:
+        """0 if NVML does not tell."""
+        if self.partition is not None:
+            return self.partition.profile.memory_mib * _MIB
+        return self.gpu.memory_bytes if self.mig is None else self.mig.memory_mib * _MIB
+
+    @property
     def footprint(self) -> Footprint:
         if self.partition is not None:
             return Footprint(self.gpu.pci, self.partition.placement)
@@ -130,9 +139,14 @@ def offered_devices(
         own = own_instances.get(gpu.pci, frozenset())
         offered = _of_gpu(gpu, own, mig_offer(gpu, own, wanted.mig, counters=counters).way, wanted)
         if shares:
-            offered = [replace(device, shares=wanted.shares_of(device.profile)) for device in offered]
+            offered = [replace(device, shares=_shares(device, wanted)) for device in offered]
         devices += offered
     return tuple(devices)
+
+
+def _shares(device: Device, wanted: GpuPolicy) -> Shares | None:
+    shares = wanted.shares_of(device.profile)
+    return None if shares is None or shares.needs_more_than(device.memory_bytes) else shares
 
 
 def _of_gpu(gpu: Gpu, own: frozenset[int], way: MigWay, wanted: GpuPolicy) -> list[Device]:

@@ -42,16 +42,21 @@ class Shares:
     mode: ShareMode
     places: int = 0
 
+    def needs_more_than(self, memory_bytes: int) -> bool:
+        """Whether a device has too little memory to be shared so; 0 where NVML does not tell how much."""
+        return self.mode is ShareMode.MEMORY and memory_bytes < 2 * _MIB
+
 
 def request_policies(shares: Shares, quantities: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """``requestPolicy`` of each capacity of a shareable device, by the capacity's name.
 
     A claim takes by default a place, a gibibyte where memory is handed out, and else nothing: never the
     whole device. A claim that asks for memory gets it accounted in every mode, in steps of one MiB.
+    ``quantities`` are the device's capacities; it has enough memory, see :meth:`Shares.needs_more_than`.
     """
     policies: dict[str, dict[str, Any]] = {name: {"default": "0"} for name in quantities}
     memory = int(parse_quantity(quantities[MEMORY])) // _MIB
-    if shares.mode is ShareMode.MEMORY and memory > 1:
+    if shares.mode is ShareMode.MEMORY:
         policies[MEMORY] = _range(f"{min(_DEFAULT_MEMORY_MIB, memory)}Mi", "1Mi", f"{memory}Mi", "1Mi")
     elif memory > 0:
         policies[MEMORY] = _range("0", "0", f"{memory}Mi", "1Mi")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from cdi.driverroot import DriverRoot, DriverRootError
 from driver.claim import ClaimError
-from driver.devices import Device, OwnInstances
+from driver.devices import Device, OwnInstances, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
@@ -162,6 +162,20 @@ class GpuHardware:
     def why_not_offered(self, name: str) -> str:
         return self._view.why_not_offered(name)
 
+    def hidden_by_policy(self, name: str) -> bool:
+        """Whether a device is not offered, and would be if the node had no policy."""
+        view = self._view
+        if name in view.offered_names:
+            return False
+        every = offered_devices(
+            view.inventory,
+            NodePolicy(),
+            view.own_instances,
+            counters=self._counters,
+            shares=self._shares,
+        )
+        return any(device.name == name for device in every)
+
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)
 
@@ -276,8 +290,9 @@ class GpuHardware:
 
     def _problems(self) -> list[Condition]:
         view = self._view
-        impossible = [Condition("LayoutImpossible", problem) for problem in view.layout_problems]
-        return of_inventory(view.inventory, view.without_devices) + impossible
+        of_policy = [Condition("LayoutImpossible", problem) for problem in view.layout_problems]
+        of_policy += [Condition("PolicyWithoutEffect", problem) for problem in view.without_effect]
+        return of_inventory(view.inventory, view.without_devices) + of_policy
 
     async def _read_with_owners(
         self,

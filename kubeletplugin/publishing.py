@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from driver.devices import Device
-from driver.resourceslices import counter_sets, desired, slice_specs, way_of_sharing
+from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
 from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.featureprobe import FeatureProbe
@@ -17,6 +17,8 @@ from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
 from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError, StoreReplaced
+
+K = TypeVar("K")
 
 _STORE_PAUSE_SECONDS = 1.0
 
@@ -125,11 +127,15 @@ class Publishing:
         for _, one in waiting:
             current.pop(one.device, None)
         devices = desired(
-            current.values(), [one.published for one in (*retained, *(one for _, one in waiting))], counters
+            current.values(),
+            [closed(one.published) for one in retained] + [one.published for _, one in waiting],
+            counters,
         )
         self._metrics.devices.set(len(devices))
         self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
-        self._conditions.stand([*self._withheld(), *self._gone_in_use(), *map(_policy_waits, waiting)])
+        self._conditions.stand(
+            [*self._withheld(), *self._gone_in_use(), *self._hidden_in_use(gone), *_shares_wait(waiting)]
+        )
         return gone + [one for _, one in waiting]
 
     def _shared_otherwise(
@@ -149,15 +155,33 @@ class Publishing:
     def _gone_in_use(self) -> list[Condition]:
         """GPUs that claims hold and that the hardware does not show any more."""
         present = {gpu.pci for gpu in self._hardware.inventory.gpus}
+        holders = _by((pci, record) for record in self._records for pci in record.gpus if pci not in present)
         return [
             Condition(
                 "GpuGone",
-                f"GPU {pci} is gone or cannot be read, and claim {record.claim} holds it: what it holds "
-                "stays published until its pods are deleted",
+                f"GPU {pci} is gone or cannot be read, and {_text(records)}: what is held stays published "
+                "until it is free",
             )
+            for pci, records in holders.items()
+        ]
+
+    def _hidden_in_use(self, gone: Sequence[HeldDevice]) -> list[Condition]:
+        """Devices that claims hold and that the policy does not want offered any more."""
+        names = {one.device for one in gone}
+        hidden = {name for name in names if self._hardware.hidden_by_policy(name)}
+        holders = _by(
+            (one.device, record)
             for record in self._records
-            for pci in record.gpus
-            if pci not in present
+            for one in record.devices
+            if one.device in hidden and not one.admin_access
+        )
+        return [
+            Condition(
+                "PolicyWaits",
+                f"the node policy does not offer device {name} any more, and {_text(records)}: it stays "
+                "published until it is free, and nobody else gets it",
+            )
+            for name, records in holders.items()
         ]
 
     def _withheld(self) -> list[Condition]:
@@ -179,13 +203,27 @@ def _why(probe: FeatureProbe) -> str:
     )
 
 
-def _policy_waits(held: tuple[ClaimRecord, HeldDevice]) -> Condition:
-    record, device = held
-    return Condition(
-        "PolicyWaits",
-        f"the node policy shares device {device.device} in another way than when it was given to claim "
-        f"{record.claim}; that holds when it is free",
-    )
+def _shares_wait(waiting: Iterable[tuple[ClaimRecord, HeldDevice]]) -> list[Condition]:
+    return [
+        Condition(
+            "PolicyWaits",
+            f"the node policy shares device {name} in another way than when it was given out, and "
+            f"{_text(records)}: that holds when it is free",
+        )
+        for name, records in _by((one.device, record) for record, one in waiting).items()
+    ]
+
+
+def _by(pairs: Iterable[tuple[K, ClaimRecord]]) -> dict[K, list[ClaimRecord]]:
+    found: dict[K, list[ClaimRecord]] = {}
+    for key, record in pairs:
+        found.setdefault(key, []).append(record)
+    return found
+
+
+def _text(holders: Sequence[ClaimRecord]) -> str:
+    """Who holds something. Of many shares each comes and goes, and what is said should stay the same."""
+    return f"claim {holders[0].claim} holds it" if len(holders) == 1 else "several claims hold it"
 
 
 async def _first_of(events: Sequence[asyncio.Event]) -> None:
