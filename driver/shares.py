@@ -35,6 +35,34 @@ class ShareMode(StrEnum):
     UNLIMITED = "unlimited"
 
 
+Release = tuple[int, int, int]
+"""A release of Kubernetes: ``(1, 36, 3)``."""
+
+EVERY_MODE = frozenset(ShareMode)
+
+_COUNTED_SINCE: Mapping[ShareMode, Release] = {
+    # Before 1.36.2 the scheduler forgets the counters of shared devices in use (kubernetes#139034); 1.36.2
+    # does not take back all that it counted for what it only tried (kubernetes#140436).
+    ShareMode.PLACES: (1, 36, 3),
+    ShareMode.MEMORY: (1, 36, 3),
+    # A device whose shares take nothing is counted twice after one of them has ended (kubernetes#140433).
+    ShareMode.UNLIMITED: (1, 37, 0),
+}
+
+
+def counted_since(mode: ShareMode) -> Release:
+    """The first release whose scheduler counts right for devices with counters that are shared so."""
+    return _COUNTED_SINCE[mode]
+
+
+def counted_modes(release: Release | None) -> frozenset[ShareMode]:
+    """How a device that takes from shared counters may be shared: as this release's scheduler counts right.
+
+    In no way where the release is not known.
+    """
+    return frozenset(mode for mode in ShareMode if release is not None and release >= counted_since(mode))
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How a device is shared; ``places`` is their number, and 0 in the other modes."""

@@ -24,6 +24,7 @@ from driver.nodepolicy import NodePolicy
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
+from driver.shares import EVERY_MODE, ShareMode
 from driver.timeslicing import Interval
 from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
@@ -84,6 +85,7 @@ class GpuHardware:
         self._policy = settings.policy
         self._counters = True
         self._shares = True
+        self._counted: Collection[ShareMode] = EVERY_MODE
         self._view = NodeView()
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
@@ -135,9 +137,24 @@ class GpuHardware:
             self.changed.set()
         self.rescan()
 
-    def offer(self, own: OwnInstances, *, counters: bool, shares: bool) -> None:
-        """Offer anew: ``own`` are instances that are ours too; counters and shares the API server stores."""
-        self._counters, self._shares = counters, shares
+    @property
+    def uncounted(self) -> frozenset[ShareMode]:
+        """In which ways the policy wants devices shared, but the scheduler does not count them right."""
+        return self._view.uncounted
+
+    def offer(
+        self,
+        own: OwnInstances,
+        *,
+        counters: bool,
+        shares: bool,
+        counted: Collection[ShareMode] = EVERY_MODE,
+    ) -> None:
+        """Offer anew: ``own`` are instances that are ours too; counters and shares the API server stores.
+
+        ``counted`` are the modes in which a device that takes from counters may be shared.
+        """
+        self._counters, self._shares, self._counted = counters, shares, counted
         self._derive(self._view.inventory, merged(self._view.own_instances, own))
 
     def boot_id(self) -> str:
@@ -459,7 +476,14 @@ class GpuHardware:
 
     def _derive(self, inventory: Inventory, own: OwnInstances) -> None:
         offers = self._view.offers
-        self._view = node_view(inventory, own, self._policy, counters=self._counters, shares=self._shares)
+        self._view = node_view(
+            inventory,
+            own,
+            self._policy,
+            counters=self._counters,
+            shares=self._shares,
+            counted=self._counted,
+        )
         self._metrics.mig_without_instances.set(len(self._view.without_devices))
         if self._view.offers != offers:
             self._metrics.gpu_mig.clear()

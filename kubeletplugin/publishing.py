@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from driver.devices import Device
 from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
+from driver.shares import ShareMode, counted_modes, counted_since
 from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.featureprobe import FeatureProbe
@@ -16,6 +17,7 @@ from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
+from kubeletplugin.serverversion import ServerVersion
 from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError, StoreReplaced
 
 K = TypeVar("K")
@@ -46,8 +48,9 @@ def free_of(offered: Sequence[Device], gone: Sequence[HeldDevice]) -> list[Devic
 class Publishing:
     """Gives the publisher new slices whenever the hardware changes, or a vanished device is let go.
 
-    Partitions are published only while the API server is known to store their counters, and a device that is
-    held keeps the way in which it is shared until it is free.
+    Partitions are published only while the API server is known to store their counters, and shared only where
+    the scheduler counts right then. A device that is held keeps the way in which it is shared until it is
+    free.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Publishing:
         publisher: SlicePublisher,
         counter_probe: FeatureProbe,
         share_probe: FeatureProbe,
+        server_version: ServerVersion,
         metrics: Metrics,
         announce: Announce,
         *,
@@ -68,6 +72,7 @@ class Publishing:
         self._publisher = publisher
         self._counter_probe = counter_probe
         self._share_probe = share_probe
+        self._server_version = server_version
         self._metrics = metrics
         self._conditions = Conditions(announce)
         self._node_name = node_name
@@ -79,13 +84,15 @@ class Publishing:
         await self._hardware.ready.wait()
         await self._engine.restored.wait()
         while True:
-            changes = [self._hardware.changed, self._counter_probe.changed, self._share_probe.changed]
+            probes = (self._counter_probe, self._share_probe, self._server_version)
+            changes = [self._hardware.changed, *(probe.changed for probe in probes)]
             for event in (*changes, self._engine.changed):
                 event.clear()
             if self._hardware.counts:
                 await self._counter_probe.answer()
             if self._hardware.policy.shares_any:
                 await self._share_probe.answer()
+                await self._server_version.answer()
             try:
                 self._records = (await self._engine.records()).values()
             except StoreReplaced:
@@ -110,7 +117,12 @@ class Publishing:
         """Hand over what is to be published; returns the devices that are in it because they are held."""
         hardware = self._hardware
         own = own_instances(self._records, hardware.inventory.gpus, hardware.boot_id())
-        hardware.offer(own, counters=self._counter_probe.supported, shares=self._share_probe.supported)
+        hardware.offer(
+            own,
+            counters=self._counter_probe.supported,
+            shares=self._share_probe.supported,
+            counted=counted_modes(self._server_version.release),
+        )
         gone = vanished(hardware.offered, self._records)
         # Shares of one device take from its counters once.
         held = {
@@ -192,7 +204,18 @@ class Publishing:
         if self._hardware.policy.shares_any and not self._share_probe.supported:
             text = "devices that the node policy wants shared are offered to one claim at a time"
             found.append(Condition("SharesWithheld", f"{text}: {_why(self._share_probe)}"))
+        elif self._hardware.uncounted:
+            found.append(Condition("SharesWithheld", self._uncounted(self._hardware.uncounted)))
         return found
+
+    def _uncounted(self, modes: Collection[ShareMode]) -> str:
+        since = max(counted_since(mode) for mode in modes)
+        return (
+            "MIG partitions, and whole GPUs that can be partitioned, are offered to one claim at a time, "
+            f"although the node policy wants them shared ({', '.join(sorted(modes))}): the scheduler of "
+            f"Kubernetes {self._server_version.version} does not count right what they take while they are "
+            f"shared; that of {'.'.join(map(str, since))} does. GPUs with mig: static or mig: off can be shared"
+        )
 
 
 def _why(probe: FeatureProbe) -> str:
