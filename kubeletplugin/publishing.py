@@ -214,7 +214,7 @@ class Publishing:
             "MIG partitions, and whole GPUs that can be partitioned, are offered to one claim at a time, "
             f"although the node policy wants them shared ({', '.join(sorted(modes))}): the scheduler of "
             f"Kubernetes {self._server_version.version} does not count right what they take while they are "
-            f"shared; that of {'.'.join(map(str, since))} does. GPUs with mig: static or mig: off can be shared"
+            f"shared; that of {'.'.join(map(str, since))} does. With mig: static or off a GPU can be shared"
         )
 
 

@@ -339,5 +339,5 @@ async def test_partitions_are_shared_only_where_the_scheduler_counts_them_right(
         node.server.kubernetes = "v1.36.3"
         await node.when(lambda devices: sorted(shared(devices)) == ["1g10gb"] * 7 + ["whole"] * 2)
         node.server.kubernetes = "v1.37.0"
-        await node.when(lambda devices: shared(devices).count("2g20gb") == 4)
+        await node.when(lambda devices: shared(devices).count("2g20gb") == 3)
         assert len(node.devices()) == 27
