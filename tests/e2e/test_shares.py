@@ -66,11 +66,6 @@ def claim_pod(name: str, *requests: Object, match: str = "") -> list[Object]:
     return pod(name, {"main": spec}, {"main": container("main")}, grace_seconds=1)
 
 
-def kill_and_start(node: ClusterGpuNode) -> None:
-    node.kill()
-    node.start_ready(mig="dynamic", config=str(node.folder / "node-policy.yaml"))
-
-
 def environment(node: ClusterGpuNode, name: str) -> dict[str, str]:
     """The variables of the container of a pod."""
     said = node.cluster.node.ctr_exec("default", name, "main", "env").stdout

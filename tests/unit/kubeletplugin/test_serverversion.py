@@ -96,16 +96,16 @@ async def test_a_server_that_tells_no_release(server: FakeApiServer, told: objec
 
 
 async def test_a_server_that_does_not_let_us_ask_is_of_no_release(server: FakeApiServer) -> None:
-    server.faults.append(lambda method, path: (403, "Forbidden", {}, "not allowed"))
+    server.faults.append(lambda method, path: (403, "Forbidden", {}))
     async with asking(server) as version:
         assert await asyncio.wait_for(version.answer(), 5) is None
-        assert "not allowed" in version.version
+        assert "Forbidden" in version.version
 
 
 async def test_a_server_that_fails_later_keeps_its_release(server: FakeApiServer) -> None:
     async with asking(server) as version:
         assert await asyncio.wait_for(version.answer(), 5) == (1, 37, 2)
-        server.faults.append(lambda method, path: (500, "InternalError", {}, "broken"))
+        server.faults.append(lambda method, path: (500, "InternalError", {}))
         count = len(server.requests)
         await until(lambda: len(server.requests) >= count + 3)
         assert version.release == (1, 37, 2)
