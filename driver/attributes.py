@@ -88,10 +88,7 @@ def _engines(device: Device) -> Engines:
 
 
 def _memory(device: Device) -> str:
-    if device.partition is not None:
-        size = device.partition.profile.memory_mib * _MIB
-    else:
-        size = device.gpu.memory_bytes if device.mig is None else device.mig.memory_mib * _MIB
+    size = device.memory_bytes
     return f"{size // _MIB}Mi" if size and size % _MIB == 0 else str(size)
 
 

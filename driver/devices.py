@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 from driver.counters import CounterLayout
@@ -11,7 +11,9 @@ from driver.miglayout import LayoutError, place
 from driver.migoffer import MigWay, foreign_instances, mig_offer
 from driver.names import gpu_name, mig_name
 from driver.nodepolicy import GpuPolicy, NodePolicy
-from driver.shares import Shares
+from driver.shares import EVERY_MODE, ShareMode, Shares
+
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,13 @@ class Device:
         return self.gpu.uuid if self.mig is None else self.mig.uuid
 
     @property
+    def memory_bytes(self) -> int:
+        """0 if NVML does not tell."""
+        if self.partition is not None:
+            return self.partition.profile.memory_mib * _MIB
+        return self.gpu.memory_bytes if self.mig is None else self.mig.memory_mib * _MIB
+
+    @property
     def footprint(self) -> Footprint:
         if self.partition is not None:
             return Footprint(self.gpu.pci, self.partition.placement)
@@ -114,13 +123,15 @@ def offered_devices(
     *,
     counters: bool = True,
     shares: bool = True,
+    counted: Collection[ShareMode] = EVERY_MODE,
 ) -> tuple[Device, ...]:
     """The devices that this node offers: GPUs by PCI address, each as ``mig_offer`` tells.
 
     The scheduler takes the first that fits, so of one GPU those come first that leave most room for others:
     existing instances, partitions as :func:`_by_what_they_spoil`, and the whole GPU last. Excluded GPUs are
     not offered in any form. Without ``counters`` there are no partitions, without ``shares`` no shared
-    devices: the API server must store both.
+    devices: the API server must store both. ``counted`` are the modes in which a device that takes from
+    counters may be shared.
     """
     devices: list[Device] = []
     for gpu in inventory.gpus:
@@ -130,9 +141,16 @@ def offered_devices(
         own = own_instances.get(gpu.pci, frozenset())
         offered = _of_gpu(gpu, own, mig_offer(gpu, own, wanted.mig, counters=counters).way, wanted)
         if shares:
-            offered = [replace(device, shares=wanted.shares_of(device.profile)) for device in offered]
+            offered = [replace(device, shares=_shares(device, wanted, counted)) for device in offered]
         devices += offered
     return tuple(devices)
+
+
+def _shares(device: Device, wanted: GpuPolicy, counted: Collection[ShareMode]) -> Shares | None:
+    shares = wanted.shares_of(device.profile)
+    if shares is None or shares.needs_more_than(device.memory_bytes):
+        return None
+    return None if device.counters and shares.mode not in counted else shares
 
 
 def _of_gpu(gpu: Gpu, own: frozenset[int], way: MigWay, wanted: GpuPolicy) -> list[Device]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -56,6 +56,16 @@ class GpuSelection:
             or gpu.index in self.indexes
             or any(product.search(gpu.product_name) for product in self.products)
         )
+
+    def without_gpu(self, gpus: Collection[Gpu]) -> tuple[str, ...]:
+        """The names in it that none of these GPUs has, as a person would write them, sorted."""
+        missing = [
+            *(uuid for uuid in self.uuids if all(uuid != gpu.uuid.lower() for gpu in gpus)),
+            *(str(pci) for pci in self.addresses if all(pci != gpu.pci for gpu in gpus)),
+            *(str(index) for index in self.indexes if all(index != gpu.index for gpu in gpus)),
+            *(one.pattern for one in self.products if not any(one.search(gpu.product_name) for gpu in gpus)),
+        ]
+        return tuple(sorted(missing))
 
 
 def _address(entry: str) -> PciAddress:

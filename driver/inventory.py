@@ -190,3 +190,8 @@ class Inventory:
     unreadable_fields: tuple[UnreadableField, ...] = field(default=())
     waiting_for_driver: int = 0
     """NVIDIA PCI display functions that sysfs shows and NVML does not."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether there are GPUs that could not be read, or that NVML does not list yet."""
+        return bool(self.unreadable_gpus or self.waiting_for_driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from driver.gpuselection import GpuSelection
@@ -11,6 +12,8 @@ from driver.shares import Shares
 
 Layout = tuple[tuple[str, int], ...]
 """MIG profiles, as NVML names them, and how many partitions of each a GPU has."""
+
+_NO_GPU = "{!r} selects no GPU that this node has now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,9 @@ class PolicyEntry:
     profile_shares: tuple[tuple[str, Shares], ...] = ()
     layout: Layout = ()
 
+    def selects(self, gpu: Gpu) -> bool:
+        return self.gpus is None or self.gpus.selects(gpu)
+
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
@@ -57,7 +63,7 @@ class NodePolicy:
         """What holds for this GPU. One that the node's flags exclude is excluded whatever the file says."""
         excluded = self.excluded.selects(gpu)
         for entry in self.entries:
-            if entry.gpus is None or entry.gpus.selects(gpu):
+            if entry.selects(gpu):
                 return GpuPolicy(
                     excluded or entry.exclude,
                     entry.mig or self.mig,
@@ -70,7 +76,40 @@ class NodePolicy:
     def excludes(self, gpu: Gpu) -> bool:
         return self.of(gpu).exclude
 
+    def without_effect(self, gpus: Collection[Gpu]) -> tuple[str, ...]:
+        """What in it holds for none of the node's GPUs: sentences that name the flag or the field."""
+        found = [f"--exclude: {_NO_GPU.format(name)}" for name in self.excluded.without_gpu(gpus)]
+        held: dict[int, list[Gpu]] = {}
+        for gpu in gpus:
+            held.setdefault(self._entry_of(gpu), []).append(gpu)
+        for number, entry in enumerate(self.entries):
+            field_name = f"node policy, field spec.entries.{number}"
+            missing = entry.gpus.without_gpu(gpus) if entry.gpus is not None else ()
+            found += [f"{field_name}.gpus: {_NO_GPU.format(name)}" for name in missing]
+            holds_for = held.get(number, [])
+            # One for all others is of use also where there are no others.
+            is_for_others = entry.gpus is None and all(one.gpus for one in self.entries[:number])
+            if not holds_for and not is_for_others and any(entry.selects(gpu) for gpu in gpus):
+                found.append(f"{field_name}: for each GPU that it selects, an earlier entry holds")
+            if holds_for:
+                known = {profile for gpu in holds_for for profile in _profiles(gpu)}
+                found += [
+                    f"{field_name}.profiles.{name}: no GPU that the entry holds for has this MIG profile"
+                    for name, _ in entry.profile_shares
+                    if name not in known
+                ]
+        return tuple(found)
+
+    def _entry_of(self, gpu: Gpu) -> int:
+        """The number of the entry that holds for a GPU; that behind the last one where none does."""
+        numbers = (number for number, entry in enumerate(self.entries) if entry.selects(gpu))
+        return next(numbers, len(self.entries))
+
     @property
     def shares_any(self) -> bool:
         """Whether any device could be shared."""
         return any(entry.shares or entry.profile_shares for entry in self.entries)
+
+
+def _profiles(gpu: Gpu) -> set[str]:
+    return {one.profile for one in gpu.profiles} | {one.profile for one in gpu.mig_devices}

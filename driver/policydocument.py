@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic_core import PydanticCustomError
 
 from driver.gpuselection import GpuSelection, GpuSelectionError
 from driver.migoffer import MigPolicy
@@ -16,26 +17,44 @@ from driver.strictmodel import Strict, problems, shown
 API_VERSION = "gpudra.io/v1alpha1"
 KIND = "NodePolicy"
 
-_ShareValue = Annotated[int, Field(ge=2, le=MOST_PLACES)] | Literal["memory", "unlimited"]
-
 
 class PolicyDocumentError(ValueError):
     """The document is not acceptable; the text names the field, the value and what is allowed."""
 
 
+def _parsed_shares(value: object) -> Shares:
+    if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MOST_PLACES:
+        return Shares(ShareMode.PLACES, value)
+    if isinstance(value, str) and value in (ShareMode.MEMORY, ShareMode.UNLIMITED):
+        return Shares(ShareMode(value))
+    raise PydanticCustomError(
+        "shares", f"it should be a number of places from 2 to {MOST_PLACES}, 'memory' or 'unlimited'"
+    )
+
+
+def _as_text(value: object) -> object:
+    """An NVML index may stand there without quotes."""
+    is_index = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return str(value) if is_index else value
+
+
+_Shares = Annotated[Shares, PlainValidator(_parsed_shares)]
+_GpuName = Annotated[str, BeforeValidator(_as_text)]
+
+
 class ProfilePolicy(Strict):
     """What is to hold for the MIG devices of one profile."""
 
-    shares: _ShareValue | None = None
+    shares: _Shares | None = None
 
 
 class Entry(Strict):
     """What is to hold for the GPUs that ``gpus`` names: UUIDs, PCI addresses, indexes, product regexes."""
 
-    gpus: list[str] | None = None
+    gpus: list[_GpuName] | None = None
     exclude: bool = False
     mig: Literal["dynamic", "static", "off"] | None = None
-    shares: _ShareValue | None = None
+    shares: _Shares | None = None
     profiles: dict[str, ProfilePolicy] = Field(default_factory=dict)
     layout: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict)
 
@@ -82,25 +101,19 @@ def _entry(path: str, entry: Entry) -> PolicyEntry:
             f"field {path}.layout: its partitions are made by the driver, which field {path}.mig: "
             f"{entry.mig!r} forbids; leave one of them out"
         )
+    if entry.gpus == []:
+        raise PolicyDocumentError(f"field {path}.gpus: [] names no GPU; name some, or leave it out for all")
     try:
         gpus = None if entry.gpus is None else GpuSelection.parse(entry.gpus)
     except GpuSelectionError as error:
         raise PolicyDocumentError(f"field {path}.gpus: {error}") from None
-    shares = {name: _shares(profile.shares) for name, profile in entry.profiles.items()}
+    shares = {name: profile.shares for name, profile in entry.profiles.items()}
     layout: Layout = tuple(entry.layout.items())
     return PolicyEntry(
         gpus,
         entry.exclude,
         mig,
-        _shares(entry.shares),
+        entry.shares,
         tuple((name, value) for name, value in shares.items() if value is not None),
         layout,
     )
-
-
-def _shares(value: int | str | None) -> Shares | None:
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return Shares(ShareMode.PLACES, value)
-    return Shares(ShareMode(value))

@@ -12,6 +12,7 @@ from driver.devices import Device, OwnInstances
 from driver.inventory import Inventory, PciAddress
 from driver.migoffer import engines_of, foreign_instances
 from driver.names import gpu_name, gpu_of
+from driver.shares import SHARES
 
 _NOWHERE = PciAddress(0, 0, 0, 0)
 
@@ -40,8 +41,24 @@ def published(device: Device, inventory: Inventory) -> dict[str, Any]:
 
 def way_of_sharing(entry: Mapping[str, Any]) -> object:
     """What claims may rely on while they share a device, of a device as the API has it; equal if the same."""
-    policies = {name: value.get("requestPolicy") for name, value in entry.get("capacity", {}).items()}
+    policies = {
+        name: value["requestPolicy"]
+        for name, value in entry.get("capacity", {}).items()
+        if "requestPolicy" in value
+    }
     return entry.get("allowMultipleAllocations", False), policies
+
+
+def closed(entry: dict[str, Any]) -> dict[str, Any]:
+    """A device in use that is not on offer any more: whoever has a share of it keeps it, nobody gets another.
+
+    It stays a shared one, or it could be given out as a whole. What a claim takes by default of its places is
+    more than there are.
+    """
+    if not entry.get("allowMultipleAllocations"):
+        return entry
+    none_left = {"value": "0", "requestPolicy": {"default": "1"}}
+    return {**entry, "capacity": {**entry["capacity"], SHARES: none_left}}
 
 
 def counter_sets(

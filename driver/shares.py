@@ -35,6 +35,34 @@ class ShareMode(StrEnum):
     UNLIMITED = "unlimited"
 
 
+Release = tuple[int, int, int]
+"""A release of Kubernetes: ``(1, 36, 3)``."""
+
+EVERY_MODE = frozenset(ShareMode)
+
+_COUNTED_SINCE: Mapping[ShareMode, Release] = {
+    # Before 1.36.2 the scheduler forgets the counters of shared devices in use (kubernetes#139034); 1.36.2
+    # does not take back all that it counted for what it only tried (kubernetes#140436).
+    ShareMode.PLACES: (1, 36, 3),
+    ShareMode.MEMORY: (1, 36, 3),
+    # A device whose shares take nothing is counted twice after one of them has ended (kubernetes#140433).
+    ShareMode.UNLIMITED: (1, 37, 0),
+}
+
+
+def counted_since(mode: ShareMode) -> Release:
+    """The first release whose scheduler counts right for devices with counters that are shared so."""
+    return _COUNTED_SINCE[mode]
+
+
+def counted_modes(release: Release | None) -> frozenset[ShareMode]:
+    """How a device that takes from shared counters may be shared: as this release's scheduler counts right.
+
+    In no way where the release is not known.
+    """
+    return frozenset(mode for mode in ShareMode if release is not None and release >= counted_since(mode))
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How a device is shared; ``places`` is their number, and 0 in the other modes."""
@@ -42,16 +70,21 @@ class Shares:
     mode: ShareMode
     places: int = 0
 
+    def needs_more_than(self, memory_bytes: int) -> bool:
+        """Whether a device has too little memory to be shared so; 0 where NVML does not tell how much."""
+        return self.mode is ShareMode.MEMORY and memory_bytes < 2 * _MIB
+
 
 def request_policies(shares: Shares, quantities: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """``requestPolicy`` of each capacity of a shareable device, by the capacity's name.
 
     A claim takes by default a place, a gibibyte where memory is handed out, and else nothing: never the
     whole device. A claim that asks for memory gets it accounted in every mode, in steps of one MiB.
+    ``quantities`` are the device's capacities; it has enough memory, see :meth:`Shares.needs_more_than`.
     """
     policies: dict[str, dict[str, Any]] = {name: {"default": "0"} for name in quantities}
     memory = int(parse_quantity(quantities[MEMORY])) // _MIB
-    if shares.mode is ShareMode.MEMORY and memory > 1:
+    if shares.mode is ShareMode.MEMORY:
         policies[MEMORY] = _range(f"{min(_DEFAULT_MEMORY_MIB, memory)}Mi", "1Mi", f"{memory}Mi", "1Mi")
     elif memory > 0:
         policies[MEMORY] = _range("0", "0", f"{memory}Mi", "1Mi")

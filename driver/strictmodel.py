@@ -11,6 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
+_KEY = "[key]"
+"""The end of pydantic's location where the key of a mapping is wrong, and not its value."""
+
 
 class Strict(BaseModel):
     """A document in which an unknown field or a value of another type is an error."""
@@ -26,8 +29,10 @@ def problems(model: type[BaseModel], document: Mapping[str, Any], error: Validat
 
 
 def _problem(model: type[BaseModel], parameters: Mapping[str, Any], error: Any) -> str:
-    location = [str(part) for part in error["loc"]]
+    location = [str(part) for part in error["loc"] if part != _KEY]
     path = ".".join(location) or "parameters"
+    if error["type"] == "invalid_key" or error["loc"][-1:] == (_KEY,):
+        return f"field {path}: the name of a field must be text"
     if error["type"] == "extra_forbidden":
         return f"field {path} is unknown; allowed here: {', '.join(_fields_at(model, location[:-1]))}"
     if error["type"] == "missing":
@@ -54,11 +59,10 @@ def _members(annotation: Any) -> list[type]:
 
 def _value_at(value: Any, path: tuple[int | str, ...]) -> object:
     for part in path:
-        is_item = isinstance(value, list) and isinstance(part, int) and part < len(value)
-        if is_item or (isinstance(value, Mapping) and part in value):
-            value = value[part]
-        else:
-            return value
+        inner = dict(enumerate(value)) if isinstance(value, list) else value
+        if not isinstance(inner, Mapping) or part not in inner:
+            break
+        value = inner[part]
     return value
 
 

@@ -36,6 +36,7 @@ class AsyncKubeClient:
         self.client = client
         self.threads = DaemonThreads(max_threads, "kube")
 
+    version = _in_thread(KubeClient.version)
     get = _in_thread(KubeClient.get)
     list = _in_thread(KubeClient.list)
     create = _in_thread(KubeClient.create)

@@ -126,6 +126,10 @@ class KubeClient:
         """The URL of the API server."""
         return self._host
 
+    def version(self) -> Object:
+        """What the API server is: ``gitVersion`` and others. Everybody who is authenticated may ask."""
+        return self._call("GET", "/version")
+
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         return self._call("GET", resource.path(namespace, name))
 

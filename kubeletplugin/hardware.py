@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from cdi.driverroot import DriverRoot, DriverRootError
 from driver.claim import ClaimError
-from driver.devices import Device, OwnInstances
+from driver.devices import Device, OwnInstances, offered_devices
 from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_node
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
@@ -24,6 +24,7 @@ from driver.nodepolicy import NodePolicy
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
+from driver.shares import EVERY_MODE, ShareMode
 from driver.timeslicing import Interval
 from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
 from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
@@ -84,6 +85,7 @@ class GpuHardware:
         self._policy = settings.policy
         self._counters = True
         self._shares = True
+        self._counted: Collection[ShareMode] = EVERY_MODE
         self._view = NodeView()
         self._readings: dict[int, asyncio.Task[GpuReading | UnreadableGpu]] = {}
         self._last: dict[int, GpuReading] = {}
@@ -135,9 +137,24 @@ class GpuHardware:
             self.changed.set()
         self.rescan()
 
-    def offer(self, own: OwnInstances, *, counters: bool, shares: bool) -> None:
-        """Offer anew: ``own`` are instances that are ours too; counters and shares the API server stores."""
-        self._counters, self._shares = counters, shares
+    @property
+    def uncounted(self) -> frozenset[ShareMode]:
+        """In which ways the policy wants devices shared, but the scheduler does not count them right."""
+        return self._view.uncounted
+
+    def offer(
+        self,
+        own: OwnInstances,
+        *,
+        counters: bool,
+        shares: bool,
+        counted: Collection[ShareMode] = EVERY_MODE,
+    ) -> None:
+        """Offer anew: ``own`` are instances that are ours too; counters and shares the API server stores.
+
+        ``counted`` are the modes in which a device that takes from counters may be shared.
+        """
+        self._counters, self._shares, self._counted = counters, shares, counted
         self._derive(self._view.inventory, merged(self._view.own_instances, own))
 
     def boot_id(self) -> str:
@@ -161,6 +178,20 @@ class GpuHardware:
 
     def why_not_offered(self, name: str) -> str:
         return self._view.why_not_offered(name)
+
+    def hidden_by_policy(self, name: str) -> bool:
+        """Whether a device is not offered, and would be if the node had no policy."""
+        view = self._view
+        if name in view.offered_names:
+            return False
+        every = offered_devices(
+            view.inventory,
+            NodePolicy(),
+            view.own_instances,
+            counters=self._counters,
+            shares=self._shares,
+        )
+        return any(device.name == name for device in every)
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)
@@ -276,8 +307,9 @@ class GpuHardware:
 
     def _problems(self) -> list[Condition]:
         view = self._view
-        impossible = [Condition("LayoutImpossible", problem) for problem in view.layout_problems]
-        return of_inventory(view.inventory, view.without_devices) + impossible
+        of_policy = [Condition("LayoutImpossible", problem) for problem in view.layout_problems]
+        of_policy += [Condition("PolicyWithoutEffect", problem) for problem in view.without_effect]
+        return of_inventory(view.inventory, view.without_devices) + of_policy
 
     async def _read_with_owners(
         self,
@@ -444,7 +476,14 @@ class GpuHardware:
 
     def _derive(self, inventory: Inventory, own: OwnInstances) -> None:
         offers = self._view.offers
-        self._view = node_view(inventory, own, self._policy, counters=self._counters, shares=self._shares)
+        self._view = node_view(
+            inventory,
+            own,
+            self._policy,
+            counters=self._counters,
+            shares=self._shares,
+            counted=self._counted,
+        )
         self._metrics.mig_without_instances.set(len(self._view.without_devices))
         if self._view.offers != offers:
             self._metrics.gpu_mig.clear()

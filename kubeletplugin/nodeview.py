@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from driver.devices import Device, OwnInstances, known_devices, offered_devices
 from driver.inventory import Gpu, Inventory, PciAddress
 from driver.miglayout import LayoutError, place
 from driver.migoffer import MigOffer, foreign_instances, mig_offer
-from driver.nodepolicy import NodePolicy
+from driver.nodepolicy import GpuPolicy, NodePolicy
+from driver.shares import EVERY_MODE, ShareMode
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """``devices`` are all that a claim may name; ``offers`` has each GPU that is not excluded.
 
-    ``layout_problems`` tells which GPUs cannot have the fixed layout that the policy wants, and why.
+    ``layout_problems`` tells which GPUs cannot have the fixed layout that the policy wants, and why;
+    ``without_effect`` what else in the policy holds for nothing here. Sentences. ``uncounted`` are the modes
+    in which the policy wants devices shared that take from counters, and in which they may not be.
     """
 
     inventory: Inventory = field(default_factory=Inventory)
@@ -26,6 +29,8 @@ class NodeView:
     offered_names: frozenset[str] = frozenset()
     offers: Mapping[PciAddress, MigOffer] = field(default_factory=dict)
     layout_problems: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
+    uncounted: frozenset[ShareMode] = frozenset()
 
     def why_not_offered(self, name: str) -> str:
         """Why a device may not be given to a new claim, as the end of a sentence; empty if it may."""
@@ -62,13 +67,16 @@ def node_view(
     *,
     counters: bool,
     shares: bool,
+    counted: Collection[ShareMode] = EVERY_MODE,
 ) -> NodeView:
     """Derive the view.
 
     Without ``counters``, which the API server must store, there are no partitions; without ``shares`` there
-    are no shared devices.
+    are no shared devices. ``counted`` are the modes in which a device that takes from counters may be shared.
     """
-    offered = offered_devices(inventory, policy, own_instances, counters=counters, shares=shares)
+    offered = offered_devices(
+        inventory, policy, own_instances, counters=counters, shares=shares, counted=counted
+    )
     known = known_devices(inventory, own_instances) | {device.name: device for device in offered}
     offers: dict[PciAddress, MigOffer] = {}
     problems = []
@@ -78,9 +86,50 @@ def node_view(
             continue
         own = own_instances.get(gpu.pci, frozenset())
         offers[gpu.pci] = mig_offer(gpu, own, wanted.mig, counters=counters)
-        try:
-            place(gpu, wanted.layout)
-        except LayoutError as error:
-            problems.append(str(error))
+        problems += _layout_problems(gpu, own, wanted)
     names = frozenset(device.name for device in offered)
-    return NodeView(inventory, own_instances, known, offered, names, offers, tuple(problems))
+    without_effect = () if inventory.is_incomplete else policy.without_effect(inventory.gpus)
+    unshared = (_unshared(device, policy) for device in offered)
+    wanted_modes = {_mode(device, policy) for device in offered if device.counters}
+    return NodeView(
+        inventory,
+        own_instances,
+        known,
+        offered,
+        names,
+        offers,
+        tuple(problems),
+        without_effect + tuple(text for text in unshared if text),
+        frozenset(mode for mode in wanted_modes if mode is not None and mode not in counted),
+    )
+
+
+def _mode(device: Device, policy: NodePolicy) -> ShareMode | None:
+    """How the policy wants a device shared."""
+    shares = policy.of(device.gpu).shares_of(device.profile)
+    return None if shares is None else shares.mode
+
+
+def _layout_problems(gpu: Gpu, own: frozenset[int], wanted: GpuPolicy) -> list[str]:
+    if not wanted.layout:
+        return []
+    try:
+        place(gpu, wanted.layout)
+    except LayoutError as error:
+        return [str(error)]
+    # That the API server stores no counters is said for the whole node.
+    offer = mig_offer(gpu, own, wanted.mig, counters=True)
+    if offer.way.offers_partitions:
+        return []
+    return [f"GPU {gpu.pci}: no partition is made on it, so it cannot have a layout: {offer.reason}"]
+
+
+def _unshared(device: Device, policy: NodePolicy) -> str:
+    """Why a device cannot be shared as the policy wants it; empty if it can."""
+    shares = policy.of(device.gpu).shares_of(device.profile)
+    if shares is None or not shares.needs_more_than(device.memory_bytes):
+        return ""
+    return (
+        f"shares: {shares.mode} of {device.name}: NVML tells {device.memory_bytes} bytes of memory, too "
+        "little to hand out, so it is offered to one claim at a time"
+    )

@@ -47,35 +47,38 @@ class PolicyFile:
         self._conditions = Conditions(announce)
         self._period_seconds = period_seconds
         self._seen: bytes | None = None
+        self._says = policy
         self._valid.set(1)
 
     async def run(self, apply: Callable[[NodePolicy], None]) -> None:
         """Call ``apply`` with each new policy, for ever."""
         while True:
-            policy = await asyncio.to_thread(self._look)
-            if policy is not None and policy != self._policy:
-                log.info("%s has changed: %d entries hold now", self._path, len(policy.entries))
-                self._policy = policy
-                apply(policy)
+            try:
+                policy = await asyncio.to_thread(self._look)
+            except PolicyFileError as error:
+                self._valid.set(0)
+                text = f"what the node policy said before stays in force: {error}"
+                self._conditions.stand([Condition("NodePolicyInvalid", text)])
+            else:
+                self._valid.set(1)
+                self._conditions.stand([])
+                if policy != self._policy:
+                    log.info("%s has changed: %d entries hold now", self._path, len(policy.entries))
+                    self._policy = policy
+                    apply(policy)
             await asyncio.sleep(self._period_seconds)
 
-    def _look(self) -> NodePolicy | None:
-        """What the file says now; ``None`` if that is what it said before, or is wrong."""
-        try:
-            content = _content(self._path)
-            if content == self._seen:
-                return None
-            policy = _parse(self._path, content, replace(self._policy, entries=()))
-            self._seen = content
-        except PolicyFileError as error:
-            self._seen = None
-            self._valid.set(0)
-            text = f"what the node policy said before stays in force: {error}"
-            self._conditions.stand([Condition("NodePolicyInvalid", text)])
-            return None
-        self._valid.set(1)
-        self._conditions.stand([])
-        return policy
+    def _look(self) -> NodePolicy:
+        """What the file says now. Reads it, so it belongs into a thread.
+
+        Raises:
+            PolicyFileError: see :func:`read_policy`.
+        """
+        content = _content(self._path)
+        if content != self._seen:
+            says = _parse(self._path, content, replace(self._policy, entries=()))
+            self._seen, self._says = content, says
+        return self._says
 
 
 def _content(path: Path) -> bytes:
@@ -87,13 +90,12 @@ def _content(path: Path) -> bytes:
 
 def _parse(path: Path, content: bytes, defaults: NodePolicy) -> NodePolicy:
     # Not at the top: YAML and pydantic take memory that a node without such a file need not hold.
-    import yaml
-
     from driver.policydocument import PolicyDocumentError, parse
+    from kubeletplugin.plainyaml import PlainYamlError, load
 
     try:
-        return replace(defaults, entries=parse(yaml.safe_load(content)))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PolicyFileError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        return replace(defaults, entries=parse(load(content)))
+    except PlainYamlError as error:
+        raise PolicyFileError(f"{path} is no YAML document: {error}") from None
     except PolicyDocumentError as error:
         raise PolicyFileError(f"{path}: {error}") from None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from driver.devices import Device
-from driver.resourceslices import counter_sets, desired, slice_specs, way_of_sharing
+from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
+from driver.shares import ShareMode, counted_modes, counted_since
 from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.featureprobe import FeatureProbe
@@ -16,7 +17,10 @@ from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
+from kubeletplugin.serverversion import ServerVersion
 from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError, StoreReplaced
+
+K = TypeVar("K")
 
 _STORE_PAUSE_SECONDS = 1.0
 
@@ -44,8 +48,9 @@ def free_of(offered: Sequence[Device], gone: Sequence[HeldDevice]) -> list[Devic
 class Publishing:
     """Gives the publisher new slices whenever the hardware changes, or a vanished device is let go.
 
-    Partitions are published only while the API server is known to store their counters, and a device that is
-    held keeps the way in which it is shared until it is free.
+    Partitions are published only while the API server is known to store their counters, and shared only where
+    the scheduler counts right then. A device that is held keeps the way in which it is shared until it is
+    free.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Publishing:
         publisher: SlicePublisher,
         counter_probe: FeatureProbe,
         share_probe: FeatureProbe,
+        server_version: ServerVersion,
         metrics: Metrics,
         announce: Announce,
         *,
@@ -66,6 +72,7 @@ class Publishing:
         self._publisher = publisher
         self._counter_probe = counter_probe
         self._share_probe = share_probe
+        self._server_version = server_version
         self._metrics = metrics
         self._conditions = Conditions(announce)
         self._node_name = node_name
@@ -77,13 +84,15 @@ class Publishing:
         await self._hardware.ready.wait()
         await self._engine.restored.wait()
         while True:
-            changes = [self._hardware.changed, self._counter_probe.changed, self._share_probe.changed]
+            probes = (self._counter_probe, self._share_probe, self._server_version)
+            changes = [self._hardware.changed, *(probe.changed for probe in probes)]
             for event in (*changes, self._engine.changed):
                 event.clear()
             if self._hardware.counts:
                 await self._counter_probe.answer()
             if self._hardware.policy.shares_any:
                 await self._share_probe.answer()
+                await self._server_version.answer()
             try:
                 self._records = (await self._engine.records()).values()
             except StoreReplaced:
@@ -108,7 +117,12 @@ class Publishing:
         """Hand over what is to be published; returns the devices that are in it because they are held."""
         hardware = self._hardware
         own = own_instances(self._records, hardware.inventory.gpus, hardware.boot_id())
-        hardware.offer(own, counters=self._counter_probe.supported, shares=self._share_probe.supported)
+        hardware.offer(
+            own,
+            counters=self._counter_probe.supported,
+            shares=self._share_probe.supported,
+            counted=counted_modes(self._server_version.release),
+        )
         gone = vanished(hardware.offered, self._records)
         # Shares of one device take from its counters once.
         held = {
@@ -125,11 +139,15 @@ class Publishing:
         for _, one in waiting:
             current.pop(one.device, None)
         devices = desired(
-            current.values(), [one.published for one in (*retained, *(one for _, one in waiting))], counters
+            current.values(),
+            [closed(one.published) for one in retained] + [one.published for _, one in waiting],
+            counters,
         )
         self._metrics.devices.set(len(devices))
         self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
-        self._conditions.stand([*self._withheld(), *self._gone_in_use(), *map(_policy_waits, waiting)])
+        self._conditions.stand(
+            [*self._withheld(), *self._gone_in_use(), *self._hidden_in_use(gone), *_shares_wait(waiting)]
+        )
         return gone + [one for _, one in waiting]
 
     def _shared_otherwise(
@@ -149,15 +167,33 @@ class Publishing:
     def _gone_in_use(self) -> list[Condition]:
         """GPUs that claims hold and that the hardware does not show any more."""
         present = {gpu.pci for gpu in self._hardware.inventory.gpus}
+        holders = _by((pci, record) for record in self._records for pci in record.gpus if pci not in present)
         return [
             Condition(
                 "GpuGone",
-                f"GPU {pci} is gone or cannot be read, and claim {record.claim} holds it: what it holds "
-                "stays published until its pods are deleted",
+                f"GPU {pci} is gone or cannot be read, and {_text(records)}: what is held stays published "
+                "until it is free",
             )
+            for pci, records in holders.items()
+        ]
+
+    def _hidden_in_use(self, gone: Sequence[HeldDevice]) -> list[Condition]:
+        """Devices that claims hold and that the policy does not want offered any more."""
+        names = {one.device for one in gone}
+        hidden = {name for name in names if self._hardware.hidden_by_policy(name)}
+        holders = _by(
+            (one.device, record)
             for record in self._records
-            for pci in record.gpus
-            if pci not in present
+            for one in record.devices
+            if one.device in hidden and not one.admin_access
+        )
+        return [
+            Condition(
+                "PolicyWaits",
+                f"the node policy does not offer device {name} any more, and {_text(records)}: it stays "
+                "published until it is free, and nobody else gets it",
+            )
+            for name, records in holders.items()
         ]
 
     def _withheld(self) -> list[Condition]:
@@ -168,7 +204,18 @@ class Publishing:
         if self._hardware.policy.shares_any and not self._share_probe.supported:
             text = "devices that the node policy wants shared are offered to one claim at a time"
             found.append(Condition("SharesWithheld", f"{text}: {_why(self._share_probe)}"))
+        elif self._hardware.uncounted:
+            found.append(Condition("SharesWithheld", self._uncounted(self._hardware.uncounted)))
         return found
+
+    def _uncounted(self, modes: Collection[ShareMode]) -> str:
+        since = max(counted_since(mode) for mode in modes)
+        return (
+            "MIG partitions, and whole GPUs that can be partitioned, are offered to one claim at a time, "
+            f"although the node policy wants them shared ({', '.join(sorted(modes))}): the scheduler of "
+            f"Kubernetes {self._server_version.version} does not count right what they take while they are "
+            f"shared; that of {'.'.join(map(str, since))} does. With mig: static or off a GPU can be shared"
+        )
 
 
 def _why(probe: FeatureProbe) -> str:
@@ -179,13 +226,27 @@ def _why(probe: FeatureProbe) -> str:
     )
 
 
-def _policy_waits(held: tuple[ClaimRecord, HeldDevice]) -> Condition:
-    record, device = held
-    return Condition(
-        "PolicyWaits",
-        f"the node policy shares device {device.device} in another way than when it was given to claim "
-        f"{record.claim}; that holds when it is free",
-    )
+def _shares_wait(waiting: Iterable[tuple[ClaimRecord, HeldDevice]]) -> list[Condition]:
+    return [
+        Condition(
+            "PolicyWaits",
+            f"the node policy shares device {name} in another way than when it was given out, and "
+            f"{_text(records)}: that holds when it is free",
+        )
+        for name, records in _by((one.device, record) for record, one in waiting).items()
+    ]
+
+
+def _by(pairs: Iterable[tuple[K, ClaimRecord]]) -> dict[K, list[ClaimRecord]]:
+    found: dict[K, list[ClaimRecord]] = {}
+    for key, record in pairs:
+        found.setdefault(key, []).append(record)
+    return found
+
+
+def _text(holders: Sequence[ClaimRecord]) -> str:
+    """Who holds something. Of many shares each comes and goes, and what is said should stay the same."""
+    return f"claim {holders[0].claim} holds it" if len(holders) == 1 else "several claims hold it"
 
 
 async def _first_of(events: Sequence[asyncio.Event]) -> None:

@@ -40,6 +40,7 @@ from kubeletplugin.publishing import Publishing
 from kubeletplugin.rebuild import open_store, rebuild
 from kubeletplugin.registration import Registration
 from kubeletplugin.reports import ClaimReports, NodeReports
+from kubeletplugin.serverversion import ServerVersion
 from kubeletplugin.settings import Settings
 from kubeletplugin.sockets import SocketServer, socket_names
 from kubeletplugin.store import ClaimRecord, StoreError, StoreReplaced
@@ -127,12 +128,14 @@ class Service:
             driver=DRIVER_NAME,
             node_name=settings.node_name,
         )
+        self._server_version = ServerVersion(self._client)
         self._publishing = Publishing(
             hardware,
             engine,
             self._publisher,
             self._counter_probe,
             self._share_probe,
+            self._server_version,
             metrics,
             self._reports.warning,
             node_name=settings.node_name,
@@ -170,6 +173,7 @@ class Service:
             "publishing": self._publishing.run(),
             "counter probe": self._counter_probe.run(),
             "shared devices probe": self._share_probe.run(),
+            "server version": self._server_version.run(),
             "claim status": self._status.run(),
             "events": self._events.run(),
             "clean-up": self._cleanup.run(),

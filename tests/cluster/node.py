@@ -304,9 +304,12 @@ SystemdCgroup = false
         for container in self._ctr("tasks", "list", "--quiet").stdout.split():
             self._ctr("tasks", "kill", "--signal", "SIGKILL", "--all", container)
 
-    def container_logs(self, namespace: str, pod: str, container: str) -> str:
-        """What the latest run of a container has written so far; empty when it never ran."""
-        files = self.pod_logs.glob(f"{namespace}_{pod}_*/{container}/*.log")
+    def container_logs(self, namespace: str, pod: str, container: str, uid: str = "*") -> str:
+        """What the latest run of a container has written so far; empty when it never ran.
+
+        ``uid`` is the pod's: the logs of one that is gone stay for a while, and the next may have its name.
+        """
+        files = self.pod_logs.glob(f"{namespace}_{pod}_{uid}/{container}/*.log")
         latest = max(files, key=lambda path: int(path.stem), default=None)
         return parse_container_log(latest.read_text(errors="replace")) if latest else ""
 

@@ -90,7 +90,8 @@ class ClusterGpuNode(PluginNode):
 
 def deploy(api: Api) -> None:
     """Apply the example deployment and classes, but for the DaemonSet, in place of which a process runs."""
-    for name in ("deploy/node-plugin.yaml", "deviceclasses.yaml", "deviceclass-extended-resource.yaml"):
+    classes = ("deviceclasses.yaml", "deviceclass-extended-resource.yaml", "deviceclass-shared.yaml")
+    for name in ("deploy/node-plugin.yaml", *classes):
         kept = [item for item in documents((EXAMPLES / name).read_text()) if item["kind"] != "DaemonSet"]
         api.apply(yaml.safe_dump_all(kept))
 

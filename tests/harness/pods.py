@@ -11,7 +11,7 @@ from tests.cluster.images import BUSYBOX
 from tests.cluster.node import Node
 from tests.harness.claims import API_VERSION, DRIVER
 
-GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
+GPU_CLASS, MIG_CLASS, SHARED_CLASS = "gpu.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com"
 RUN_SECONDS = 30.0
 
 LOOK = "find /dev -name 'nvidia*' ! -type d | sort; nvidia-smi -L; echo looked"
@@ -21,10 +21,19 @@ WAIT = "trap 'exit 0' TERM; sleep 86400 & wait"
 
 
 def exactly(
-    name: str, device_class: str = GPU_CLASS, *, cel: str = "", count: int = 1, admin: bool = False
+    name: str,
+    device_class: str = GPU_CLASS,
+    *,
+    cel: str = "",
+    count: int = 1,
+    admin: bool = False,
+    memory: str = "",
 ) -> Object:
-    """A request; ``cel`` is an expression over ``device``, see :func:`attribute`."""
-    return {"name": name, "exactly": _exactly(device_class, cel, count, admin)}
+    """A request; ``cel`` is an expression over ``device``, see :func:`attribute`.
+
+    ``memory`` is what it asks for of the capacity of that name.
+    """
+    return {"name": name, "exactly": _exactly(device_class, cel, count, admin, memory)}
 
 
 def first_available(name: str, *choices: Object) -> Object:
@@ -35,13 +44,15 @@ def first_available(name: str, *choices: Object) -> Object:
     }
 
 
-def _exactly(device_class: str, cel: str, count: int, admin: bool) -> Object:
+def _exactly(device_class: str, cel: str, count: int, admin: bool, memory: str) -> Object:
     body: Object = {"deviceClassName": device_class, "count": count}
     if cel:
         guarded = f'device.driver == "gpu.nvidia.com" && {cel}'
         body["selectors"] = [{"cel": {"expression": guarded}}]
     if admin:
         body["adminAccess"] = True
+    if memory:
+        body["capacity"] = {"requests": {"memory": memory}}
     return body
 
 
@@ -195,12 +206,12 @@ class Pods:
     ) -> Seen:
         """Wait until a container has looked; returns what it saw."""
         log = [""]
+        uid = self.running(name, namespace, timeout)["metadata"]["uid"]
 
         def looked() -> bool:
-            log[0] = self._node.container_logs(namespace, name, container)
+            log[0] = self._node.container_logs(namespace, name, container, uid)
             return "looked\n" in log[0]
 
-        self.running(name, namespace, timeout)
         wait_until(looked, f"{name}/{container} to look at its devices", 10.0)
         return parse_seen(log[0])
 

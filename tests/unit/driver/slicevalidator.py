@@ -71,7 +71,8 @@ def _device(device: dict[str, Any]) -> list[str]:
     for name, value in attributes.items():
         found += [f"attribute {name}: {problem}" for problem in _name(name) + _attribute(value)]
     for name, value in capacity.items():
-        found += [f"capacity {name}: {problem}" for problem in _name(name) + _quantity(value.get("value"))]
+        problems = _name(name) + _quantity(value.get("value")) + _request_policy(device, value)
+        found += [f"capacity {name}: {problem}" for problem in problems]
     taints = device.get("taints", [])
     if len(taints) > 16:
         found.append(f"{len(taints)} taints")
@@ -82,6 +83,38 @@ def _device(device: dict[str, Any]) -> list[str]:
     for entry in consumed:
         if not 1 <= len(entry["counters"]) <= 32:
             found.append(f"{len(entry['counters'])} counters of {entry['counterSet']}")
+    return found
+
+
+def _request_policy(device: dict[str, Any], capacity: dict[str, Any]) -> list[str]:
+    """Of a shared device each capacity needs a default, or a claim takes all of it; others have no policy."""
+    policy = capacity.get("requestPolicy")
+    if not device.get("allowMultipleAllocations"):
+        return [] if policy is None else ["a request policy without allowMultipleAllocations"]
+    if policy is None or "default" not in policy:
+        return ["no default, so a claim takes all of it"]
+    problems = _quantity(policy["default"])
+    if "validRange" in policy and not problems:
+        problems += _valid_range(capacity["value"], policy["default"], policy["validRange"])
+    return problems
+
+
+def _valid_range(value: str, default: str, valid: dict[str, str]) -> list[str]:
+    total, chosen, least = parse_quantity(value), parse_quantity(default), parse_quantity(valid["min"])
+    most, step = (parse_quantity(valid[key]) if key in valid else None for key in ("max", "step"))
+    found = []
+    if not least <= chosen <= total or least > total:
+        found.append(f"default {default} of a range from {valid['min']} in {value}")
+    if most is not None and not (least <= most <= total and chosen <= most):
+        found.append(f"max {valid['max']} with default {default} in {value}")
+    if step is not None and step <= 0:
+        found.append("a step of 0, on which the API server panics")
+    elif step is not None:
+        if least + step > total:
+            found.append(f"the first step is above {value}")
+        ends = [chosen] if most is None else [chosen, most]
+        if any((end - least) % step for end in ends):
+            found.append(f"default or max is no number of steps of {valid['step']} above {valid['min']}")
     return found
 
 

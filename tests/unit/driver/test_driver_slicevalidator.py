@@ -25,6 +25,16 @@ def _counters(*names: str, **values: str) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "devices"}
 
 
+def _shared(policy: dict[str, Any] | None, value: str = "8", **fields: Any) -> list[dict[str, Any]]:
+    capacity = {"value": value} if policy is None else {"value": value, "requestPolicy": policy}
+    device = _device(capacity={"shares": capacity}, **({"allowMultipleAllocations": True} | fields))
+    return [_spec(device)]
+
+
+def _range(default: str = "1", **fields: str) -> dict[str, Any]:
+    return {"default": default, "validRange": {"min": "1", **fields}}
+
+
 def _device(name: str = "gpu-0", **fields: Any) -> dict[str, Any]:
     return {"name": name, "attributes": {}, "capacity": {}, **fields}
 
@@ -32,6 +42,8 @@ def _device(name: str = "gpu-0", **fields: Any) -> dict[str, Any]:
 def test_a_valid_pool_has_no_violation() -> None:
     device = _device(attributes={"driver.io/uuid": {"string": ""}}, capacity={"memory": {"value": "1Gi"}})
     assert violations([_spec(device)]) == []
+    assert violations(_shared({"default": "0"})) == []
+    assert violations(_shared(_range("2", max="8", step="1"))) == []
 
 
 @pytest.mark.parametrize(
@@ -50,6 +62,18 @@ def test_a_valid_pool_has_no_violation() -> None:
         (lambda: [_spec(_device(attributes={"a-b": {"int": 1}}))], "C identifier"),
         (lambda: [_spec(_device(attributes={"a": {"int": True}}))], "int True"),
         (lambda: [_spec(_device(capacity={"memory": {"value": "1 GB"}}))], "no quantity"),
+        (lambda: _shared({"default": "1"}, allowMultipleAllocations=False), "without allowMultiple"),
+        (lambda: _shared(None), "no default"),
+        (lambda: _shared({}), "no default"),
+        (lambda: _shared({"default": "one"}), "no quantity"),
+        (lambda: _shared(_range("0")), "default 0"),
+        (lambda: _shared(_range("9")), "default 9"),
+        (lambda: _shared(_range(max="9")), "max 9"),
+        (lambda: _shared(_range("3", max="2")), "max 2"),
+        (lambda: _shared(_range(step="0")), "a step of 0"),
+        (lambda: _shared(_range(step="8")), "the first step"),
+        (lambda: _shared(_range("2", step="2")), "no number of steps"),
+        (lambda: _shared(_range(max="8", step="2")), "no number of steps"),
         (lambda: [_spec(_device(taints=[{"key": "k", "effect": "Never"}]))], "taint effect"),
         (
             lambda: [

@@ -12,10 +12,14 @@ import yaml
 
 from driver.attributes import ATTRIBUTES, CAPACITIES
 from driver.claim import DRIVER_NAME
+from driver.policydocument import parse
+from driver.shares import ShareMode
 from kubeletplugin import settings
 
 ROOT = Path(__file__).parents[3]
-FILES = sorted((ROOT / "examples").rglob("*.yaml"))
+NODE_POLICY = ROOT / "examples/sharing/node-policy.yaml"
+"""A file of ours; all others are for the API server."""
+FILES = sorted(set((ROOT / "examples").rglob("*.yaml")) - {NODE_POLICY})
 OLDEST, NEWEST = "1.34", "1.37"
 
 ATTRIBUTE_NAMES = {name if "/" in name else f"{DRIVER_NAME}/{name}" for name in (a.name for a in ATTRIBUTES)}
@@ -80,7 +84,7 @@ def test_selector_reads_only_what_devices_have(expression: str) -> None:
         elif part == "capacity":
             assert f"{domain}/{name}" in CAPACITY_NAMES
         else:
-            assert part == "driver"
+            assert part in ("driver", "allowMultipleAllocations")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -128,12 +132,35 @@ def test_admin_access_is_asked_for_where_it_is_allowed() -> None:
         assert labels[document["metadata"]["namespace"]]["resource.kubernetes.io/admin-access"] == "true"
 
 
-def test_extended_resource_is_the_one_of_the_class() -> None:
-    pod = documents(ROOT / "examples/extended-resource.yaml")
-    served = documents(ROOT / "examples/deviceclass-extended-resource.yaml")[0]["spec"][
-        "extendedResourceName"
-    ]
-    assert [list(limits) for limits in values_of(pod, "limits")] == [[served]]
+@pytest.mark.parametrize(
+    ("pod", "device_class"),
+    [
+        ("extended-resource.yaml", "deviceclass-extended-resource.yaml"),
+        ("sharing/extended-resource.yaml", "deviceclass-shared.yaml"),
+    ],
+)
+def test_extended_resource_is_the_one_of_the_class(pod: str, device_class: str) -> None:
+    served = documents(ROOT / "examples" / device_class)[0]["spec"]["extendedResourceName"]
+    wanted = values_of(documents(ROOT / "examples" / pod), "limits")
+    assert [list(limits) for limits in wanted] == [[served]]
+
+
+def test_capacity_that_is_asked_for_is_one_that_devices_have() -> None:
+    asked = [item for file in FILES for item in values_of(documents(file), "capacity")]
+    assert asked
+    for item in asked:
+        assert {f"{DRIVER_NAME}/{name}" for name in item["requests"]} <= CAPACITY_NAMES
+
+
+def test_node_policy_says_each_way_of_sharing_and_what_it_shares_can_be_had() -> None:
+    (document,) = documents(NODE_POLICY)
+    entries = parse(document)
+    modes = {shares.mode for entry in entries for shares in [entry.shares] if shares}
+    assert modes == {ShareMode.PLACES, ShareMode.MEMORY}
+    assert all(entry.gpus is not None for entry in entries)
+    profiles = {name for entry in entries for name, _ in entry.profile_shares}
+    selectors = values_of(documents(ROOT / "examples/sharing/mig-device.yaml"), "expression")
+    assert [name for text in selectors for name in profiles if f'"{name}"' in text] == ["1g.10gb"]
 
 
 def test_both_variants_of_the_gpu_class_select_the_same() -> None:

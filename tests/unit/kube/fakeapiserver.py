@@ -36,6 +36,7 @@ class FakeApiServer:
         self.faults: list[Fault | Callable[[str, str], Fault | None]] = []
         self.on_write: Callable[[Object], None] = lambda written: None
         self.unserved: set[str] = set()
+        self.kubernetes: object = "v1.37.2"
         self.watches = 0
         self.watch_epoch = 0
         self.delay = 0.0
@@ -175,6 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
                     return
             if query.get("watch"):
                 self._watch(url.path, query)
+                return
+            if url.path == "/version":
+                self._answer(200, {"gitVersion": self.api.kubernetes})
                 return
             with self.api.lock:
                 answer, status = self._act(method, url.path, query, body)

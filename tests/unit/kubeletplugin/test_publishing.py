@@ -12,7 +12,9 @@ from typing import Any
 
 from cdi.specfolder import SpecFolder
 from driver.claim import ClaimReference
+from driver.nodepolicy import NodePolicy, PolicyEntry
 from driver.nvml import call_of_thread
+from driver.shares import ShareMode, Shares
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.client import KubeClient
@@ -26,6 +28,7 @@ from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
 from kubeletplugin.publishing import Publishing
+from kubeletplugin.serverversion import ServerVersion
 from kubeletplugin.store import ClaimRecord, ClaimState, HeldDevice, Store
 from kubeletplugin.storethread import StoreThread
 from nvmlsim.node import SimulatedNode
@@ -94,6 +97,7 @@ async def running(
     *,
     records: tuple[ClaimRecord, ...] = (),
     on_write: Callable[[Object], None] = lambda written: None,
+    kubernetes: str = "v1.37.2",
     **overrides: Any,
 ) -> AsyncIterator[Running]:
     simulated = SimulatedNode.create(tmp_path / "node", machine, **overrides)
@@ -104,6 +108,7 @@ async def running(
     server = FakeApiServer()
     server.put(NODES.path(), {"metadata": {"name": "n1"}})
     server.on_write = on_write
+    server.kubernetes = kubernetes
     metrics, lanes, reports = Metrics(), Lanes(call_of_thread), Reports()
     store = StoreThread(Store(tmp_path / "state.db"))
 
@@ -134,11 +139,21 @@ async def running(
     publisher = SlicePublisher(
         client, driver="gpu.nvidia.com", node_name="n1", observer=reports, backoff=Backoff(0.02, 0.2)
     )
+    version = ServerVersion(client, period=0.2)
     publishing = Publishing(
-        hardware, engine, publisher, probe, shares, metrics, reports.warning, node_name="n1", pool="n1"
+        hardware,
+        engine,
+        publisher,
+        probe,
+        shares,
+        version,
+        metrics,
+        reports.warning,
+        node_name="n1",
+        pool="n1",
     )
     reports.publishing = publishing
-    parts = [hardware.run(), probe.run(), shares.run(), publisher.run(), publishing.run()]
+    parts = [hardware.run(), probe.run(), shares.run(), version.run(), publisher.run(), publishing.run()]
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield Running(server, simulated, hardware, engine, store, reports, metrics)
@@ -299,3 +314,30 @@ async def test_a_whole_gpu_keeps_its_nvlink_while_mig_mode_is_on_for_partitions(
         node.simulated.create_mig(2, "1g.10gb")
         after = await node.when(lambda devices: "gpu-0000-52-00-0" not in devices)
         assert after["gpu-0000-1b-00-0"]["attributes"]["nvlinkPeers"] == {"int": 6}
+
+
+async def test_partitions_are_shared_only_where_the_scheduler_counts_them_right(tmp_path: Path) -> None:
+    profiles = (("1g.10gb", Shares(ShareMode.PLACES, 4)), ("2g.20gb", Shares(ShareMode.UNLIMITED)))
+    entry = PolicyEntry(None, shares=Shares(ShareMode.PLACES, 2), profile_shares=profiles)
+    gpus = [{"model": "t4"}, {"model": "h100-sxm5-80gb"}]
+
+    def shared(devices: dict[str, Any]) -> list[str]:
+        names = [name for name, device in devices.items() if device.get("allowMultipleAllocations")]
+        return [name.partition("-mig-")[2].partition("-")[0] or "whole" for name in names]
+
+    def told(node: Running) -> str:
+        return next((text for reason, text in node.reports.events if reason == "SharesWithheld"), "")
+
+    async with running(tmp_path, "t4x4", gpus=gpus, kubernetes="v1.36.2") as node:
+        node.hardware.apply(NodePolicy(entries=(entry,)))
+        # The T4 takes from no counters.
+        await node.when(lambda devices: shared(devices) == ["whole"] and len(devices) == 27)
+        await until(lambda: "(places, unlimited)" in told(node))
+        assert "v1.36.2" in told(node)
+        assert "that of 1.37.0 does" in told(node)
+        # The API server is upgraded.
+        node.server.kubernetes = "v1.36.3"
+        await node.when(lambda devices: sorted(shared(devices)) == ["1g10gb"] * 7 + ["whole"] * 2)
+        node.server.kubernetes = "v1.37.0"
+        await node.when(lambda devices: shared(devices).count("2g20gb") == 3)
+        assert len(node.devices()) == 27
