@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from driver.claim import SCHEDULE_ANEW, ClaimError
 from driver.plan import Holding, PreparePlan, check_conflicts, check_intervals
+from driver.resourceslices import way_of_sharing
 from driver.timeslicing import Interval
 from kubeletplugin.owninstances import may_be_of_boot
 from kubeletplugin.sharers import hand_over, is_share, joined, shared_by_others
@@ -55,7 +56,7 @@ def begin(
             )
     check_held(store, plan)
     check_intervals(plan, _holdings(store))
-    begun = wanted if before is None else _taken_over(before, wanted)
+    begun = wanted if before is None else _as_given_out(before, _taken_over(before, wanted))
     shared = frozenset[str]()
     if any(is_share(held) for held in begun.devices):
         begun = joined(store.claims().values(), begun)
@@ -114,6 +115,21 @@ def _taken_over(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
             held = replace(
                 held, restore_mig=known.restore_mig, profile_id=known.profile_id if made else held.profile_id
             )
+        devices.append(held)
+    return replace(wanted, devices=tuple(devices))
+
+
+def _as_given_out(before: ClaimRecord, wanted: ClaimRecord) -> ClaimRecord:
+    """What is wanted, each device shared in the way in which it was given to the claim.
+
+    The policy may want another one by now, which waits until nobody holds the device.
+    """
+    earlier = {(held.device, held.share_id, held.gpu_uuid): held for held in before.devices}
+    devices = []
+    for held in wanted.devices:
+        known = earlier.get((held.device, held.share_id, held.gpu_uuid))
+        if known is not None and way_of_sharing(known.published) != way_of_sharing(held.published):
+            held = replace(held, published=known.published)
         devices.append(held)
     return replace(wanted, devices=tuple(devices))
 

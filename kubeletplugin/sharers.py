@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from driver.resourceslices import way_of_sharing
 from kubeletplugin.migoperations import Instance
 from kubeletplugin.owninstances import is_held, may_be_of_boot
 from kubeletplugin.store import ClaimRecord, HeldDevice, Store
@@ -77,9 +78,13 @@ def _joined(records: Iterable[ClaimRecord], record: ClaimRecord, held: HeldDevic
         return held
     others = [one for other in _others(records, record, held) for one in other.devices if _is_same(one, held)]
     if others:
-        # One value for all: what is published of a device is the larger part of a record.
-        alike = next((one.published for one in others if one.published == held.published), held.published)
-        held = replace(held, published=alike)
+        # It is shared in the way in which the others were given it, whatever the policy wants by now. And one
+        # value for all: what is published of a device is the larger part of a record.
+        of_others = [one.published for one in others]
+        way = way_of_sharing(held.published)
+        other_ways = (published for published in of_others if way_of_sharing(published) != way)
+        alike = next((published for published in of_others if published == held.published), held.published)
+        held = replace(held, published=next(other_ways, alike))
     if held.gpu_instance_id is None and held.profile_id is not None:
         known = max(others, key=lambda one: (one.gpu_instance_id is not None, one.uuid), default=held)
         return _with_instance_of(held, known)

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from driver.claim import ClaimError
+from driver.nodepolicy import NodePolicy, PolicyEntry
 from driver.nvml import Code
+from driver.resourceslices import way_of_sharing
+from driver.shares import ShareMode, Shares
 from kubeletplugin import migoperations
 from kubeletplugin.migoperations import MigOperationError
 from kubeletplugin.owninstances import own_instances
@@ -335,3 +338,23 @@ async def test_one_claim_asked_for_by_many_pods_is_prepared_once(node: EngineNod
     assert all(record.state is ClaimState.PREPARED for record in records)
     await node.unprepare("a")
     assert node.instances() == {}
+
+
+async def test_a_device_in_use_keeps_its_way_of_sharing_whoever_joins_or_comes_again(
+    node: EngineNode,
+) -> None:
+    def way(record: ClaimRecord) -> object:
+        return way_of_sharing(record.devices[0].published)
+
+    def apply(shares: Shares) -> None:
+        node.hardware.apply(NodePolicy(entries=(PolicyEntry(profile_shares=(("1g.10gb", shares),)),)))
+
+    apply(Shares(ShareMode.PLACES, 4))
+    first = way(await prepare_shares(node, "a", PART))
+    apply(Shares(ShareMode.MEMORY))
+    assert way(await prepare_shares(node, "a", PART)) == first
+    assert way(await prepare_shares(node, "b", PART)) == first
+    await node.unprepare("a")
+    assert [way(record) for record in (await node.engine.records()).values()] == [first]
+    await node.unprepare("b")
+    assert way(await prepare_shares(node, "c", PART)) != first
