@@ -130,7 +130,8 @@ def _read_plain(path: Path) -> PlainKubeconfig | None:
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        # All but the first for a value that does not fit the tag before it, or is nested too deeply.
         raise ValueError(f"it is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError("it is not a mapping")

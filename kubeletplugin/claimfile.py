@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from driver.strictmodel import Strict, problems
 from kube.names import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
+from kubeletplugin.plainyaml import PlainYamlError, load_all
 
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 
@@ -116,8 +116,8 @@ def read_claim_file(path: Path) -> dict[str, Any]:
         ClaimFileError: no or several claims, or one of another shape than ``resource.k8s.io/v1`` has.
     """
     try:
-        documents = list(yaml.safe_load_all(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        documents = load_all(path.read_bytes())
+    except (OSError, PlainYamlError) as error:
         raise ClaimFileError(f"{path} cannot be read: {error}") from None
     kinds = [item.get("kind") if isinstance(item, dict) else None for item in documents]
     claims = [item for item, kind in zip(documents, kinds, strict=True) if kind in _KINDS]

@@ -48,13 +48,25 @@ for _tag, _pattern, _first in (
 
 
 def load(content: bytes) -> Any:
-    """The one document of a text.
+    """The one document of a text; ``None`` if it has none.
 
     Raises:
         PlainYamlError: it is not YAML, has several documents, or a key twice.
     """
+    documents = load_all(content)
+    if len(documents) > 1:
+        raise PlainYamlError(f"it has {len(documents)} documents, and may have one")
+    return documents[0] if documents else None
+
+
+def load_all(content: bytes) -> list[Any]:
+    """The documents of a text.
+
+    Raises:
+        PlainYamlError: it is not YAML, or has a key twice.
+    """
     try:
-        return yaml.load(content, _Loader)
+        return list(yaml.load_all(content, _Loader))
     except _ERRORS as error:
         text = " ".join(str(error).split()) or type(error).__name__
         raise PlainYamlError(text) from None

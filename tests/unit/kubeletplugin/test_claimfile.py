@@ -18,6 +18,9 @@ ALLOCATED = "spec: {devices: {}}\nstatus: {allocation: {devices: {results: [%s]}
     [
         ("kind: [ResourceClaim", "cannot be read"),
         ("\x00", "cannot be read"),
+        ("kind: !!int x", "cannot be read"),
+        ("[" * 3000, "cannot be read"),
+        (KIND + KIND, "key 'kind' is there twice"),
         ("kind: Pod\nmetadata: {name: p}\n", "it holds Pod"),
         (KIND + "spec: {devices: {requests: [{exactly: {}}]}}\n", "spec.devices.requests.0.name"),
         (KIND + "spec: {devices: {requests: gpu}}\n", "spec.devices.requests"),
