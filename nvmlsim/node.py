@@ -1,6 +1,6 @@
 """A simulated node as an object: make it, look at it, and change it while other programs run on it."""
 
-import tempfile
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,20 @@ class SimulatedNode:
         if list(tree.libraries.glob(f"{STATE_NAME}*")):
             raise StateError(f"{root}: a simulated node is here already; choose another folder or remove it")
         built = build()
-        state = tree.libraries / f"{STATE_NAME}{described.driver_version}"
-        with tempfile.TemporaryDirectory() as folder:
-            # First of all, so that a machine that cannot be leaves nothing behind.
-            made = Path(folder) / state.name
-            StateLibrary(root, built).create(made, description.machine_lines(described))
-            content = made.read_bytes()
+        is_new = not root.exists()
         tree.driver_files(built, described.driver_version)
         tree.control_devices()
         tree.capability_tables()
         tree.kernel_module(described.driver_version)
         tree.boot()
         tree.gpu_devices(gpu.minor for gpu in described.gpus if gpu.minor is not None)
-        state.write_bytes(content)
+        state = tree.libraries / f"{STATE_NAME}{described.driver_version}"
+        try:
+            StateLibrary(root, built).create(state, description.machine_lines(described))
+        except StateError:
+            if is_new:
+                shutil.rmtree(root)
+            raise
         node = cls(root)
         tree.gpu_kernel_files(node._present())
         return node

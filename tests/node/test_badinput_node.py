@@ -275,7 +275,7 @@ def test_a_device_that_is_gone_since_it_was_allocated_is_named(node: PluginNode)
 def test_settings_that_are_wrong_stop_the_start_and_are_named(make_node: MakeNode) -> None:
     node = make_node()
     cases = {
-        "rescan_seconds": ("soon", "--rescan-seconds: 'soon' is not a number of seconds above 0"),
+        "rescan_seconds": ("soon", "--rescan-seconds: 'soon' is not a number of seconds from 0.01"),
         "log_format": ("xml", "--log-format: 'xml' is not one of text, json"),
         "exclude": ("0000:zz:00.0", "0000:zz:00.0"),
         "kubeconfig": (str(node.folder / "none.yaml"), "none.yaml"),
