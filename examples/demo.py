@@ -15,7 +15,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -57,7 +57,9 @@ class Claim:
     @property
     def arguments(self) -> list[str]:
         chosen = [word for device in self.devices for word in ("--device", device)]
-        return ["prepare", "-f", os.path.relpath(self.manifest), *chosen]
+        here = Path.cwd()
+        file = self.manifest.relative_to(here) if self.manifest.is_relative_to(here) else self.manifest
+        return ["prepare", "-f", str(file), *chosen]
 
 
 class Demo:
@@ -90,7 +92,8 @@ class Demo:
             if claim.partitions:
                 self._made(claim)
             self._container(claim, spec)
-        self._give_back(claims)
+        taken = {device for claim in claims for device in claim.devices}
+        self._give_back([*claims, *self._share(_free_gpu(slices, taken))])
 
     def _simulate(self) -> None:
         _title("A node with eight GPUs, simulated")
@@ -143,6 +146,39 @@ class Demo:
         self._print_spec(spec)
         _check(len(spec["devices"]) == len(claim.devices), "the CDI spec does not have the claim's devices")
         return spec
+
+    def _share(self, gpu: dict[str, Any]) -> list[Claim]:
+        """Two claims that have the GPU at the same time."""
+        _title("Two claims share a GPU")
+        _say("A node policy says that the memory of one GPU is handed out to whoever asks for some of it:")
+        entry = {"gpus": [_value(gpu, "uuid")], "shares": "memory"}
+        policy = {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePolicy", "spec": {"entries": [entry]}}
+        _print_yaml(policy)
+        file = self._folder / "node-policy.yaml"
+        file.write_text(yaml.safe_dump(policy))
+        self._variables["CONFIG"] = str(file)
+        print(f"  export CONFIG={shlex.quote(str(file))}")
+        _say("Two claims, each for 20Gi of it:")
+        template = _claim_of(_EXAMPLES / "sharing/by-memory.yaml")
+        claims = []
+        for number in (1, 2):
+            name = f"{template['metadata']['name']}-{number}"
+            manifest = self._folder / f"{name}.yaml"
+            manifest.write_text(yaml.safe_dump({**template, "metadata": {"name": name}}))
+            claims.append(Claim(manifest, name, (gpu["name"],)))
+        before = self._cdi_files()
+        for claim in claims:
+            self._plugin(*claim.arguments)
+        _say("Each has a CDI device of its own, with the GPU and the amount that it should keep to:")
+        devices = [json.loads(path.read_text())["devices"] for path in sorted(self._cdi_files() - before)]
+        _check([len(one) for one in devices] == [1, 1], "two claims do not have a CDI device each")
+        edits = [one[0]["containerEdits"] for one in devices]
+        for (device,) in devices:
+            _print_yaml(device)
+        _check(edits[0]["deviceNodes"] == edits[1]["deviceNodes"], "the claims do not have the same GPU")
+        limits = [value for one in edits for value in one["env"] if value.startswith("GPU_MEMORY_LIMIT_")]
+        _check([value.partition("=")[2] for value in limits] == [str(20 << 30)] * 2, f"limits are {limits}")
+        return claims
 
     def _print_spec(self, spec: dict[str, Any]) -> None:
         """Print a CDI spec; what all claims of the node share, only the first time."""
@@ -255,6 +291,14 @@ def _choose_claims(slices: Sequence[dict[str, Any]]) -> list[Claim]:
         Claim(_EXAMPLES / file, _claim_of(_EXAMPLES / file)["metadata"]["name"], names)
         for file, names in chosen
     ]
+
+
+def _free_gpu(slices: Sequence[dict[str, Any]], taken: Collection[str]) -> dict[str, Any]:
+    """A whole GPU that is not among the devices taken, nor has one of them."""
+    devices = _devices(slices)
+    used = {_value(device, "parentUUID") for device in devices if device["name"] in taken}
+    whole = [device for device in devices if _is_whole(device) and device["name"] not in taken]
+    return next(device for device in whole if _value(device, "uuid") not in used)
 
 
 def _claim_of(manifest: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Devices that a person chooses for a claim, as the allocation that a scheduler would have written. Pure.
 
-Counts are checked, because what uses the claim counts on them. Selectors, constraints and capacity are not:
-who chooses by hand knows better.
+Counts are checked, because what uses the claim counts on them. Selectors, constraints and capacity are not,
+nor how many shares of a device there are: who chooses by hand knows better.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,15 @@ class ChoiceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request, or a sub-request of one (``request/subrequest``). ``count`` is ``None`` for all devices."""
+    """A request, or a sub-request of one (``request/subrequest``). ``count`` is ``None`` for all devices.
+
+    ``capacity`` is what it asks for of each device, quantities by name.
+    """
 
     name: str
     count: int | None
     admin_access: bool
+    capacity: Mapping[str, Any]
 
     @property
     def base(self) -> str:
@@ -37,8 +42,18 @@ class _Request:
             )
 
 
-def allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> dict[str, Any]:
+def allocation(
+    devices: Mapping[str, Any],
+    chosen: Sequence[str],
+    pool: str,
+    *,
+    claim_uid: str,
+    shared: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
     """``status.allocation`` for the ``spec.devices`` of a claim, with each choice ``[REQUEST=]DEVICE``.
+
+    Of a ``shared`` device the claim gets a share, the same one each time; the values are what a share takes
+    of each capacity that the claim does not ask for.
 
     Raises:
         ChoiceError: a choice names no request of the claim or no device, a device twice, or more or fewer
@@ -61,7 +76,9 @@ def allocation(devices: Mapping[str, Any], chosen: Sequence[str], pool: str) -> 
             raise ChoiceError(f"request {base} is met by one of its sub-requests; --device names {names}")
         used[0].check(by_request[used[0].name])
     results = [
-        _result(requests[name], device, pool) for name, devices in by_request.items() for device in devices
+        _result(requests[name], device, pool) | _share(requests[name], device, claim_uid, shared)
+        for name, devices in by_request.items()
+        for device in devices
     ]
     configs = [{"source": "FromClaim", **entry} for entry in devices.get("config") or []]
     for index, config in enumerate(configs):
@@ -84,10 +101,15 @@ def _requests(devices: Mapping[str, Any]) -> tuple[list[str], dict[str, _Request
             raise ChoiceError(f"request {name} must have one of exactly and firstAvailable")
         parts = [(name, exactly)] if exactly is not None else []
         parts += [(f"{name}/{part['name']}", part) for part in alternatives or []]
-        found |= {full: _Request(full, _count(part), bool(part.get("adminAccess"))) for full, part in parts}
+        found |= {full: _request(full, part) for full, part in parts}
     if not bases:
         raise ChoiceError("it has no spec.devices.requests")
     return bases, found
+
+
+def _request(name: str, part: Mapping[str, Any]) -> _Request:
+    capacity = (part.get("capacity") or {}).get("requests") or {}
+    return _Request(name, _count(part), bool(part.get("adminAccess")), capacity)
 
 
 def _count(part: Mapping[str, Any]) -> int | None:
@@ -116,6 +138,16 @@ def _times(device: str, by_request: Mapping[str, Sequence[str]], requests: Mappi
 def _result(request: _Request, device: str, pool: str) -> dict[str, Any]:
     result = {"request": request.name, "driver": DRIVER_NAME, "pool": pool, "device": device}
     return {**result, "adminAccess": True} if request.admin_access else result
+
+
+def _share(
+    request: _Request, device: str, claim_uid: str, shared: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    if device not in shared:
+        return {}
+    share_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{claim_uid}/{request.name}/{device}"))
+    asked = {name: str(quantity) for name, quantity in request.capacity.items()}
+    return {"shareID": share_id, "consumedCapacity": {**shared[device], **asked}}
 
 
 def _devices(count: int) -> str:

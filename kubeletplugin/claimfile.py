@@ -37,10 +37,15 @@ class _Object(Strict):
     model_config = ConfigDict(extra="ignore")
 
 
+class _Capacity(_Object):
+    requests: dict[str, str | int] | None = None
+
+
 class _Asked(_Object):
     allocation_mode: Literal["ExactCount", "All"] | None = None
     count: Annotated[int, Field(ge=1)] | None = None
     admin_access: bool | None = None
+    capacity: _Capacity | None = None
 
 
 class _SubRequest(_Asked):

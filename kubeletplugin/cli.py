@@ -164,7 +164,9 @@ async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
         reads, insists = parsed.command != "list", parsed.command == "prepare"
         async with standalone.open_node(chosen, read_hardware=reads, insist=insists) as node:
             if parsed.command == "prepare":
-                claim = standalone.load_claim(Path(parsed.filename), _devices(parsed), chosen.pool_name)
+                claim = standalone.load_claim(
+                    Path(parsed.filename), _devices(parsed), chosen.pool_name, node.shared()
+                )
                 print(show([await node.prepare(claim)]))
             elif parsed.command == "unprepare":
                 record = await node.unprepare(parsed.claim)

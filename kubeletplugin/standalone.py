@@ -52,9 +52,21 @@ class StandaloneError(Exception):
 
 @dataclass(slots=True)
 class Node:
-    """This machine's claim engine."""
+    """This machine's claim engine, and its devices."""
 
     engine: ClaimEngine
+    hardware: GpuHardware
+
+    def shared(self) -> dict[str, dict[str, str]]:
+        """The devices that claims share: what a share takes of each capacity that is not asked for."""
+        return {
+            device.name: {
+                name: value["requestPolicy"]["default"]
+                for name, value in self.hardware.published(device)["capacity"].items()
+            }
+            for device in self.hardware.offered
+            if device.shares is not None
+        }
 
     async def prepare(self, claim: Mapping[str, Any]) -> ClaimRecord:
         """Prepare an allocated ResourceClaim object.
@@ -192,7 +204,7 @@ async def open_node(settings: Settings, *, read_hardware: bool, insist: bool = T
             boot_id=boot_id,
         )
         engine.restored.set()
-        yield Node(engine)
+        yield Node(engine, hardware)
     finally:
         await asyncio.to_thread(store.close)
 
@@ -203,12 +215,14 @@ def reference_of(claim: Mapping[str, Any]) -> ClaimReference:
     return ClaimReference(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
-def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
+def load_claim(
+    path: Path, devices: Sequence[str], pool: str, shared: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
     """Read the one ResourceClaim or ResourceClaimTemplate of a YAML or JSON file, completed for use here.
 
     Other objects in the file, such as the pod that uses the claim, are passed over. A UID, a namespace and a
     consumer are made up where there are none. ``devices`` (``DEVICE`` or ``REQUEST=DEVICE``) stand for the
-    scheduler's choice.
+    scheduler's choice; of those that are ``shared``, see :meth:`Node.shared`, the claim gets a share.
 
     Raises:
         StandaloneError: the file does not hold one claim, or the devices are not what it asks for, or it has
@@ -234,7 +248,9 @@ def load_claim(path: Path, devices: Sequence[str], pool: str) -> dict[str, Any]:
     }
     if devices:
         try:
-            claim["status"]["allocation"] = allocation(spec.get("devices") or {}, devices, pool)
+            claim["status"]["allocation"] = allocation(
+                spec.get("devices") or {}, devices, pool, claim_uid=uid, shared=shared
+            )
         except ChoiceError as error:
             raise StandaloneError(f"claim {namespace}/{name} in {path}: {error}") from None
     if not claim["status"].get("allocation"):

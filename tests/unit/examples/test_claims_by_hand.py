@@ -48,7 +48,7 @@ def claim(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.stem)
 def test_example_can_be_prepared_by_hand(file: Path) -> None:
     names = [name for name, count in requests_of(file) for _ in range(count)]
-    loaded = load_claim(file, [f"{name}=gpu-{number}" for number, name in enumerate(names)], POOL)
+    loaded = load_claim(file, [f"{name}=gpu-{number}" for number, name in enumerate(names)], POOL, {})
     read = read_claim(reference_of(loaded), loaded)
     assert [(result.request, result.pool, result.device) for result in read.results] == [
         (name, POOL, f"gpu-{number}") for number, name in enumerate(names)
@@ -77,14 +77,14 @@ def test_devices_that_the_claim_does_not_ask_for_are_refused(
     manifest: str, chosen: list[str], message: str
 ) -> None:
     with pytest.raises(StandaloneError, match=message) as caught:
-        load_claim(EXAMPLES / f"{manifest}.yaml", chosen, POOL)
+        load_claim(EXAMPLES / f"{manifest}.yaml", chosen, POOL, {})
     assert f"{manifest}.yaml" in str(caught.value)
 
 
 def test_all_devices_are_as_many_as_are_named(tmp_path: Path) -> None:
     exactly = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "All"}
     file = write(tmp_path, claim(spec={"devices": {"requests": [{"name": "every", "exactly": exactly}]}}))
-    loaded = load_claim(file, ["gpu-a", "gpu-b", "gpu-c"], POOL)
+    loaded = load_claim(file, ["gpu-a", "gpu-b", "gpu-c"], POOL, {})
     assert [result.device for result in read_claim(reference_of(loaded), loaded).results] == [
         "gpu-a",
         "gpu-b",
@@ -111,26 +111,26 @@ def test_requests_that_ask_for_nothing_are_refused(
     tmp_path: Path, devices: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(StandaloneError, match=message):
-        load_claim(write(tmp_path, claim(spec={"devices": devices})), ["gpu-a"], POOL)
+        load_claim(write(tmp_path, claim(spec={"devices": devices})), ["gpu-a"], POOL, {})
 
 
 def test_a_claim_whose_pod_is_gone_can_be_prepared_by_hand(tmp_path: Path) -> None:
     result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": POOL, "device": "gpu-a"}
     status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": []}
-    loaded = load_claim(write(tmp_path, claim(status=status)), [], POOL)
+    loaded = load_claim(write(tmp_path, claim(status=status)), [], POOL, {})
     assert len(read_claim(reference_of(loaded), loaded).consumers) == 1
 
 
 def test_a_claim_without_a_name_needs_a_file_that_can_give_it_one(tmp_path: Path) -> None:
     file = write(tmp_path, claim(metadata={}))
-    assert reference_of(load_claim(file, ["gpu-a"], POOL)).name == "claim"
+    assert reference_of(load_claim(file, ["gpu-a"], POOL, {})).name == "claim"
     other = file.rename(tmp_path / "My Claim.yaml")
     with pytest.raises(StandaloneError, match=r"no metadata\.name, and the file's name cannot be one"):
-        load_claim(other, ["gpu-a"], POOL)
+        load_claim(other, ["gpu-a"], POOL, {})
 
 
 def test_one_request_need_not_be_named() -> None:
-    loaded = load_claim(EXAMPLES / "nvlink-pair.yaml", ["gpu-a", "gpu-b"], POOL)
+    loaded = load_claim(EXAMPLES / "nvlink-pair.yaml", ["gpu-a", "gpu-b"], POOL, {})
     read = read_claim(reference_of(loaded), loaded)
     assert [(result.request, result.device) for result in read.results] == [
         ("gpus", "gpu-a"),
@@ -140,23 +140,23 @@ def test_one_request_need_not_be_named() -> None:
 
 def test_several_requests_must_be_named() -> None:
     with pytest.raises(StandaloneError, match="name the request too, one of whole, part"):
-        load_claim(EXAMPLES / "two-containers.yaml", ["gpu-a"], POOL)
+        load_claim(EXAMPLES / "two-containers.yaml", ["gpu-a"], POOL, {})
 
 
 def test_unknown_request_is_refused() -> None:
     with pytest.raises(StandaloneError, match="the claim has no request other; it has gpus"):
-        load_claim(EXAMPLES / "nvlink-pair.yaml", ["other=gpu-a", "other=gpu-b"], POOL)
+        load_claim(EXAMPLES / "nvlink-pair.yaml", ["other=gpu-a", "other=gpu-b"], POOL, {})
 
 
 def test_admin_access_is_kept() -> None:
-    loaded = load_claim(EXAMPLES / "admin-access.yaml", ["gpu-a"], POOL)
+    loaded = load_claim(EXAMPLES / "admin-access.yaml", ["gpu-a"], POOL, {})
     read = read_claim(reference_of(loaded), loaded)
     assert [result.admin_access for result in read.results] == [True]
     assert read.reference.namespace == "gpu-monitoring"
 
 
 def test_same_manifest_is_the_same_claim() -> None:
-    first, second = (load_claim(EXAMPLES / "mig/by-profile.yaml", ["gpu-a"], POOL) for _ in range(2))
+    first, second = (load_claim(EXAMPLES / "mig/by-profile.yaml", ["gpu-a"], POOL, {}) for _ in range(2))
     assert reference_of(first) == reference_of(second)
 
 
@@ -166,14 +166,14 @@ def test_allocation_of_a_cluster_is_taken(tmp_path: Path) -> None:
         metadata={"name": "one", "namespace": "team", "uid": "uid-1"},
         status={"allocation": {"devices": {"results": [result]}}},
     )
-    loaded = load_claim(write(tmp_path, stored), [], POOL)
+    loaded = load_claim(write(tmp_path, stored), [], POOL, {})
     read = read_claim(reference_of(loaded), loaded)
     assert (read.reference.uid, [entry.device for entry in read.results]) == ("uid-1", ["gpu-a"])
 
 
 def test_unallocated_claim_needs_devices(tmp_path: Path) -> None:
     with pytest.raises(StandaloneError, match="name the devices with --device"):
-        load_claim(write(tmp_path, claim()), [], POOL)
+        load_claim(write(tmp_path, claim()), [], POOL, {})
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,31 @@ def test_file_without_exactly_one_claim_is_refused(
     tmp_path: Path, documents: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(StandaloneError, match=message):
-        load_claim(write(tmp_path, *documents), ["gpu-a"], POOL)
+        load_claim(write(tmp_path, *documents), ["gpu-a"], POOL, {})
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(StandaloneError, match=r"missing\.yaml cannot be read"):
-        load_claim(tmp_path / "missing.yaml", ["gpu-a"], POOL)
+        load_claim(tmp_path / "missing.yaml", ["gpu-a"], POOL, {})
     broken = tmp_path / "broken.yaml"
     broken.write_text("{")
     with pytest.raises(StandaloneError, match=r"broken\.yaml cannot be read"):
-        load_claim(broken, ["gpu-a"], POOL)
+        load_claim(broken, ["gpu-a"], POOL, {})
+
+
+def test_of_a_shared_device_a_claim_gets_the_same_share_each_time(tmp_path: Path) -> None:
+    exactly = {"deviceClassName": "shared.gpu.nvidia.com", "capacity": {"requests": {"memory": "20Gi"}}}
+    requests = [{"name": "a", "exactly": exactly}, {"name": "b", "exactly": {**exactly, "adminAccess": True}}]
+    shared = {"gpu-0": {"memory": "1Gi", "shares": "1"}}
+    file = write(tmp_path, claim(spec={"devices": {"requests": requests}}))
+    first, again = (load_claim(file, ["a=gpu-0", "b=gpu-0"], POOL, shared) for _ in range(2))
+    mine, admins = first["status"]["allocation"]["devices"]["results"]
+    assert mine["consumedCapacity"] == {"memory": "20Gi", "shares": "1"}
+    assert mine["shareID"] != admins["shareID"]
+    read = read_claim(reference_of(first), first)
+    assert [result.memory_bytes for result in read.results] == [20 << 30, None]
+    assert again == first
+    other = load_claim(write(tmp_path, claim(metadata={"name": "two"})), ["gpu-0"], POOL, shared)
+    (others,) = other["status"]["allocation"]["devices"]["results"]
+    assert others["shareID"] not in (mine["shareID"], admins["shareID"])
+    assert others["consumedCapacity"] == {"memory": "1Gi", "shares": "1"}
