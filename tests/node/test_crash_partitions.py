@@ -109,7 +109,7 @@ def test_b067_killed_while_a_partition_is_destroyed(stepped: Stepped) -> None:
     seen: set[str] = set()
 
     def call() -> None:
-        node.kubelet.unprepare_one(claim)
+        assert node.kubelet.unprepare_one(claim).error == ""
 
     for step in stepped.crashes(call):
         seen.add(step)

@@ -51,7 +51,7 @@ def test_b067_killed_while_a_second_share_is_given_out(stepped: Stepped) -> None
     seen: list[str] = []
 
     def call() -> None:
-        node.kubelet.prepare_one(second)
+        assert node.kubelet.prepare_one(second).error == ""
 
     for step in stepped.crashes(call):
         if len(seen) % 2:
@@ -80,7 +80,7 @@ def test_b067_killed_while_a_share_is_taken_back(stepped: Stepped, is_last: bool
     seen: set[str] = set()
 
     def call() -> None:
-        node.kubelet.unprepare_one(claim)
+        assert node.kubelet.unprepare_one(claim).error == ""
 
     for step in stepped.crashes(call):
         seen.add(step)

@@ -47,7 +47,7 @@ def test_b067_killed_while_an_interval_is_set(stepped: Stepped) -> None:
     seen: list[str] = []
 
     def call() -> None:
-        node.kubelet.prepare_one(claim)
+        assert node.kubelet.prepare_one(claim).error == ""
 
     for step in stepped.crashes(call):
         if len(seen) % 2:
@@ -69,7 +69,7 @@ def test_b067_killed_while_an_interval_is_put_back(stepped: Stepped) -> None:
     seen: set[str] = set()
 
     def call() -> None:
-        node.kubelet.unprepare_one(claim)
+        assert node.kubelet.unprepare_one(claim).error == ""
 
     for step in stepped.crashes(call):
         seen.add(step)
