@@ -141,8 +141,9 @@ def test_b102_a_mig_device_of_an_administrator_is_shared_and_stays(node: Cluster
     pods.create(*share_pod("third"))
     pods.pending("third", NO_ROOM)
     exclusive = of_profile("3g.40gb")
-    pods.create(*plain_pod("alone", MIG_CLASS, exclusive), *plain_pod("waits", MIG_CLASS, exclusive))
+    pods.create(*plain_pod("alone", MIG_CLASS, exclusive))
     assert pods.seen("alone") == granted(node, pods.claim_of("alone", "main"))
+    pods.create(*plain_pod("waits", MIG_CLASS, exclusive))
     pods.pending("waits", NO_ROOM)
     pods.delete("first")
     assert pods.seen("third") == seen[0]
