@@ -179,11 +179,12 @@ class GpuHardware:
     def why_not_offered(self, name: str) -> str:
         return self._view.why_not_offered(name)
 
-    def hidden_by_policy(self, name: str) -> bool:
-        """Whether a device is not offered, and would be if the node had no policy."""
+    def hidden_by_policy(self, names: Collection[str]) -> set[str]:
+        """Those of some devices that are not offered, and would be if the node had no policy."""
         view = self._view
-        if name in view.offered_names:
-            return False
+        missing = set(names) - view.offered_names
+        if not missing:
+            return missing
         every = offered_devices(
             view.inventory,
             NodePolicy(),
@@ -191,7 +192,7 @@ class GpuHardware:
             counters=self._counters,
             shares=self._shares,
         )
-        return any(device.name == name for device in every)
+        return missing & {device.name for device in every}
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)

@@ -10,7 +10,7 @@ from driver.inventory import Gpu, Inventory, PciAddress
 from driver.miglayout import LayoutError, place
 from driver.migoffer import MigOffer, foreign_instances, mig_offer
 from driver.nodepolicy import GpuPolicy, NodePolicy
-from driver.shares import EVERY_MODE, ShareMode
+from driver.shares import EVERY_MODE, ShareMode, Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ def node_view(
     known = known_devices(inventory, own_instances) | {device.name: device for device in offered}
     offers: dict[PciAddress, MigOffer] = {}
     problems = []
+    of_gpu = {gpu.pci: policy.of(gpu) for gpu in inventory.gpus}
     for gpu in inventory.gpus:
-        wanted = policy.of(gpu)
+        wanted = of_gpu[gpu.pci]
         if wanted.exclude:
             continue
         own = own_instances.get(gpu.pci, frozenset())
@@ -89,8 +90,11 @@ def node_view(
         problems += _layout_problems(gpu, own, wanted)
     names = frozenset(device.name for device in offered)
     without_effect = () if inventory.is_incomplete else policy.without_effect(inventory.gpus)
-    unshared = (_unshared(device, policy) for device in offered)
-    wanted_modes = {_mode(device, policy) for device in offered if device.counters}
+    wished = ((device, of_gpu[device.gpu.pci].shares_of(device.profile)) for device in offered)
+    shared = [(device, shares) for device, shares in wished if shares is not None]
+    unshared = (
+        _unshared(device, shares) for device, shares in shared if shares.needs_more_than(device.memory_bytes)
+    )
     return NodeView(
         inventory,
         own_instances,
@@ -99,15 +103,9 @@ def node_view(
         names,
         offers,
         tuple(problems),
-        without_effect + tuple(text for text in unshared if text),
-        frozenset(mode for mode in wanted_modes if mode is not None and mode not in counted),
+        without_effect + tuple(unshared),
+        frozenset(shares.mode for device, shares in shared if device.counters and shares.mode not in counted),
     )
-
-
-def _mode(device: Device, policy: NodePolicy) -> ShareMode | None:
-    """How the policy wants a device shared."""
-    shares = policy.of(device.gpu).shares_of(device.profile)
-    return None if shares is None else shares.mode
 
 
 def _layout_problems(gpu: Gpu, own: frozenset[int], wanted: GpuPolicy) -> list[str]:
@@ -124,11 +122,8 @@ def _layout_problems(gpu: Gpu, own: frozenset[int], wanted: GpuPolicy) -> list[s
     return [f"GPU {gpu.pci}: no partition is made on it, so it cannot have a layout: {offer.reason}"]
 
 
-def _unshared(device: Device, policy: NodePolicy) -> str:
-    """Why a device cannot be shared as the policy wants it; empty if it can."""
-    shares = policy.of(device.gpu).shares_of(device.profile)
-    if shares is None or not shares.needs_more_than(device.memory_bytes):
-        return ""
+def _unshared(device: Device, shares: Shares) -> str:
+    """Why a device that has too little memory is not shared as the policy wants it."""
     return (
         f"shares: {shares.mode} of {device.name}: NVML tells {device.memory_bytes} bytes of memory, too "
         "little to hand out, so it is offered to one claim at a time"

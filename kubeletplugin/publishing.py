@@ -179,8 +179,7 @@ class Publishing:
 
     def _hidden_in_use(self, gone: Sequence[HeldDevice]) -> list[Condition]:
         """Devices that claims hold and that the policy does not want offered any more."""
-        names = {one.device for one in gone}
-        hidden = {name for name in names if self._hardware.hidden_by_policy(name)}
+        hidden = self._hardware.hidden_by_policy({one.device for one in gone})
         holders = _by(
             (one.device, record)
             for record in self._records

@@ -47,7 +47,7 @@ def is_made_for_others(
     records: Iterable[ClaimRecord], record: ClaimRecord, held: HeldDevice, found: Instance
 ) -> bool:
     """Whether an instance in the place of a shared partition was made for another claim that has a share."""
-    return is_share(held) and any(
+    return any(
         is_share(one)
         and (one.device, one.gpu_uuid) == (held.device, held.gpu_uuid)
         and one.gpu_instance_id is not None
