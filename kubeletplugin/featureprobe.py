@@ -6,7 +6,6 @@ counters, partitions would be given out twice. A dry run shows what it would sto
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from prometheus_client import Gauge
 
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
-from kube.errors import ApiError, ApiUnavailable
+from kube.errors import ApiError
 from kube.resources import RESOURCE_SLICES, Object
 from kubeletplugin.publisher import COUNTER_FIELDS, DroppedFields
+from kubeletplugin.serverquestion import PERIOD_SECONDS, ServerQuestion
 from kubeletplugin.slicecomparison import dropped_fields
-
-PERIOD_SECONDS = 600.0
 
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
 
@@ -72,11 +70,8 @@ SHARED_DEVICES = Feature(
 )
 
 
-class FeatureProbe:
-    """Knows whether a feature's fields are stored: asks at the start and every ten minutes, and learns.
-
-    It learns from real writes, too. ``changed`` is set when the answer changes; whoever publishes clears it.
-    """
+class FeatureProbe(ServerQuestion):
+    """Knows whether a feature's fields are stored, and learns from real writes, too."""
 
     def __init__(
         self,
@@ -90,39 +85,20 @@ class FeatureProbe:
         backoff: Backoff | None = None,
     ) -> None:
         """``metric`` is 1 while the feature is supported."""
+        super().__init__(f"whether the API server stores {feature.stored}", period, backoff)
         self._client = client
         self.feature = feature
         self._metric = metric
         self._driver = driver
         self._node_name = node_name
-        self._period = period
-        self._backoff = backoff or Backoff(0.5, 20.0)
-        self._needed = asyncio.Event()
-        self._answered = asyncio.Event()
-        self.changed = asyncio.Event()
         self.supported = False
         self.reason = "the API server has not been asked yet"
         """Why the feature is not supported; empty if it is."""
 
     async def answer(self) -> bool:
         """Whether the feature is supported; waits for the first answer of the API server."""
-        self._needed.set()
-        await self._answered.wait()
+        await self._first_answer()
         return self.supported
-
-    async def run(self) -> None:
-        """Ask again and again, from when the answer is first needed. Never returns."""
-        await self._needed.wait()
-        while True:
-            try:
-                reason = await self._ask()
-            except (ApiError, ApiUnavailable) as error:
-                log.warning("whether the API server stores %s is not known: %s", self.feature.stored, error)
-                await asyncio.sleep(self._backoff.next_delay())
-                continue
-            self._backoff.reset()
-            self._learn(reason)
-            await asyncio.sleep(self._period)
 
     def refuted_by(self, dropped: DroppedFields) -> bool:
         """Learn from a slice that was stored with less than was sent: whether that was the feature's."""
@@ -133,14 +109,16 @@ class FeatureProbe:
 
     def _learn(self, reason: str) -> None:
         supported = not reason
-        if not self._answered.is_set() or supported != self.supported:
-            log.info("the API server stores %s: %s", self.feature.stored, reason or "yes")
-            self.changed.set()
+        is_new = supported != self.supported
         self.supported, self.reason = supported, reason
         self._metric.set(supported)
-        self._answered.set()
+        if self._answer(is_new=is_new):
+            log.info("the API server stores %s: %s", self.feature.stored, reason or "yes")
 
-    async def _ask(self) -> str:
+    async def _ask(self) -> None:
+        self._learn(await self._why_not())
+
+    async def _why_not(self) -> str:
         """Why the feature is not supported, or nothing.
 
         Raises:
@@ -156,7 +134,7 @@ class FeatureProbe:
             try:
                 stored = await self._client.create(RESOURCE_SLICES, body, dry_run=True)
             except ApiError as error:
-                if error.status in _REFUSALS or not (error.retriable or self._answered.is_set()):
+                if error.status in _REFUSALS or not (error.retriable or self._is_answered):
                     return f"it refused them in a dry run: {error}"
                 raise
             fields = dropped_fields(spec, stored["spec"])
