@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import yaml
-
 from tests.bench.figures import Distribution, Figure, Target, Value
 from tests.bench.measures import GPUS, MACHINE, Plan, claims_for, run, settled_memory
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.claims import opaque
+from tests.harness.nodepolicies import write_policy
 from tests.harness.plugin import PluginNode, plugin_node
 from tests.harness.timeslices import smi_runs, time_slicing
 
@@ -20,13 +19,7 @@ INTERVAL = "Long"
 def measure_shares(control_plane: ControlPlane, plan: Plan) -> Iterator[Figure]:
     """All figures of shares, one after the other."""
     with plugin_node(control_plane, MACHINE) as node:
-        policy = node.folder / "node-policy.yaml"
-        entries = [{"shares": PLACES}]
-        policy.write_text(
-            yaml.safe_dump(
-                {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePolicy", "spec": {"entries": entries}}
-            )
-        )
+        policy = write_policy(node, {"shares": PLACES})
         node.flags = {"config": str(policy), "mig": "static"}
         node.start()
         node.kubelet.register()

@@ -14,6 +14,7 @@ from tests.cluster.api import Object, wait_until
 from tests.cluster.cluster import Cluster
 from tests.harness.clusternode import EXAMPLES, ClusterGpuNode, cluster_gpu_node
 from tests.harness.examples import SHARING_EXAMPLES, examples, load_stand_ins
+from tests.harness.nodepolicies import policy_file, write_policy
 from tests.harness.partitions import gpu_pod, granted, instances
 from tests.harness.pods import (
     GPU_CLASS,
@@ -24,7 +25,7 @@ from tests.harness.pods import (
     exactly,
     pod,
 )
-from tests.harness.sharedpods import of_profile, overbooked, share_ids, share_pod, write_policy
+from tests.harness.sharedpods import of_profile, overbooked, share_ids, share_pod
 
 NO_ROOM = "cannot allocate all claims"
 SMALL = "1g.10gb"
@@ -162,7 +163,7 @@ def test_a_partition_is_made_with_its_first_share_and_goes_with_its_last(
     node.kill()
     pods.create(*share_pod("second"))
     pods.event("second", "Scheduled")
-    node.start_ready(mig="dynamic", config=str(node.folder / "node-policy.yaml"))
+    node.start_ready(mig="dynamic", config=str(policy_file(node)))
     assert pods.seen("second") == first == granted(node, pods.claim_of("second", "share"))
     assert instances(node.gpus) == made
     # Two fill it: the third gets another one, and what would overlap them has no room.
@@ -260,7 +261,7 @@ def test_every_example_of_shares_runs_on_the_node_policy_of_the_examples(
     node: ClusterGpuNode, pods: Pods
 ) -> None:
     policy = (EXAMPLES / "sharing/node-policy.yaml").read_text()
-    (node.folder / "node-policy.yaml").write_text(policy)
+    policy_file(node).write_text(policy)
     wait_until(
         lambda: sum("allowMultipleAllocations" in each for each in node.published().values()) == 2 + 1 + 14,
         "shared devices to be published",

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.api import Object
 from tests.cluster.cluster import Cluster
 from tests.harness.clusternode import ClusterGpuNode, cluster_gpu_node
+from tests.harness.nodepolicies import write_policy
 from tests.harness.partitions import instances
 from tests.harness.pods import (
     MIG_CLASS,
@@ -27,7 +28,7 @@ from tests.harness.pods import (
     first_available,
     pod,
 )
-from tests.harness.sharedpods import of_profile, overbooked, share_ids, share_pod, write_policy
+from tests.harness.sharedpods import of_profile, overbooked, share_ids, share_pod
 
 NO_ROOM = "cannot allocate all claims"
 SMALL, HALF = "1g.10gb", "3g.40gb"

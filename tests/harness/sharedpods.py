@@ -1,28 +1,14 @@
-"""Shares of devices on a cluster: the node policy, pods with shares, and whether too much was given out."""
+"""Shares of devices on a cluster: pods with shares, and whether too much was given out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
-
-import yaml
 
 from driver.quantity import parse_quantity
 from tests.cluster.api import Object
 from tests.harness.claims import API_VERSION
 from tests.harness.clusternode import ClusterGpuNode
 from tests.harness.pods import SHARED_CLASS, attribute, claim_spec, container, exactly, pod
-
-
-def write_policy(node: ClusterGpuNode, *entries: dict[str, Any]) -> Path:
-    """Write the node policy with these entries, in place of what there was; returns the file."""
-    path = node.folder / "node-policy.yaml"
-    new = path.with_suffix(".new")
-    document = {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePolicy", "spec": {"entries": list(entries)}}
-    new.write_text(yaml.safe_dump(document))
-    new.rename(path)
-    return path
 
 
 def of_profile(profile: str) -> str:

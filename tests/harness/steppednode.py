@@ -78,6 +78,15 @@ class Stepped:
         self._arm.write_text("\n".join([str(step), *parts]))
 
 
+def partitioning(node: PluginNode, *parts: str) -> Stepped:
+    """A running plugin that makes partitions, on a node that has published them; ``parts`` as in Stepped."""
+    stepped = Stepped(node, *parts)
+    node.flags["mig"] = "dynamic"
+    node.start()
+    wait_until(node.published, "devices", 30)
+    return stepped
+
+
 def wait_holds(node: PluginNode, claims: list[Claim], when: str, instances: int = 0) -> None:
     """Wait until exactly ``claims`` are in the store and have a CDI file, and no other file is there.
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.api import wait_until
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.devices import gpu_name
 from tests.harness.plugin import PluginNode
-from tests.harness.steppednode import Stepped, wait_holds
+from tests.harness.steppednode import Stepped, partitioning, wait_holds
 
 MADE = {
     "before set_mig_mode",
@@ -34,11 +33,7 @@ UNMADE = {
 
 @pytest.fixture
 def stepped(make_node: Callable[..., PluginNode]) -> Stepped:
-    stepped = Stepped(make_node("hgx-h100"), "mig_mode", "_instance", "COMMIT")
-    stepped.node.flags["mig"] = "dynamic"
-    stepped.node.start()
-    wait_until(stepped.node.published, "devices", 30)
-    return stepped
+    return partitioning(make_node("hgx-h100"), "mig_mode", "_instance", "COMMIT")
 
 
 def new_claim(node: PluginNode) -> Claim:

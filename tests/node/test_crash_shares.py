@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.api import wait_until
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.devices import gpu_name
 from tests.harness.plugin import PluginNode
-from tests.harness.steppednode import Stepped, wait_holds
+from tests.harness.steppednode import Stepped, partitioning, wait_holds
 
 COMMITS = {"before COMMIT", "after COMMIT"}
 WRITTEN = {"before rename of the CDI spec", "after rename of the CDI spec"}
@@ -21,11 +20,7 @@ DESTROYED = {f"{when} destroy_{kind}_instance" for when in ("before", "after") f
 
 @pytest.fixture
 def stepped(make_node: Callable[..., PluginNode]) -> Stepped:
-    stepped = Stepped(make_node("hgx-h100"), "_instance", "COMMIT", "CDI spec")
-    stepped.node.flags["mig"] = "dynamic"
-    stepped.node.start()
-    wait_until(stepped.node.published, "devices", 30)
-    return stepped
+    return partitioning(make_node("hgx-h100"), "_instance", "COMMIT", "CDI spec")
 
 
 def new_share(node: PluginNode) -> Claim:

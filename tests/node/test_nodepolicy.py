@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.cluster.requirements import control_plane_missing
 from tests.harness.apiproxy import Request, api_proxy
 from tests.harness.claims import Claim, create_claim, delete_claim, result
 from tests.harness.devices import gpu_name
+from tests.harness.nodepolicies import policy_file, write_policy, write_policy_text
 from tests.harness.plugin import PluginNode, free_address, plugin_node
 from tests.harness.probes import Probes
 from tests.harness.steppednode import Stepped, wait_holds
@@ -33,25 +33,8 @@ GIB = 1024**3
 Devices = dict[str, dict[str, Any]]
 
 
-def policy_file(node: PluginNode) -> Path:
-    return node.folder / "policy.yaml"
-
-
-def write(node: PluginNode, *entries: Mapping[str, Any]) -> None:
-    """Replace the node's policy in one step."""
-    document = {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePolicy", "spec": {"entries": entries}}
-    write_text(node, json.dumps(document))
-
-
-def write_text(node: PluginNode, text: str) -> None:
-    new = policy_file(node).with_suffix(".new")
-    new.write_text(text)
-    new.rename(policy_file(node))
-
-
 def start(node: PluginNode, *entries: Mapping[str, Any], **flags: str) -> None:
-    write(node, *entries)
-    node.flags["config"] = str(policy_file(node))
+    node.flags["config"] = str(write_policy(node, *entries))
     node.flags.update({name.replace("_", "-"): value for name, value in flags.items()})
     node.start()
 
@@ -138,20 +121,20 @@ def test_a_layout_and_shared_partitions_come_and_go_without_a_restart(make_node:
     node.wait_published(PARTITIONS_AND_WHOLE)
     process = node.process
 
-    write(node, {"layout": {"3g.40gb": 1, "1g.10gb": 2}, "profiles": {"1g.10gb": {"shares": 4}}})
+    write_policy(node, {"layout": {"3g.40gb": 1, "1g.10gb": 2}, "profiles": {"1g.10gb": {"shares": 4}}})
     ones = [f"{gpu}-mig-1g10gb-{start}" for start in (4, 5)]
     devices = wait_shared(node, *ones)
     assert devices.keys() == {*ones, f"{gpu}-mig-3g40gb-0"}
     assert violations([item["spec"] for item in node.slices()]) == []
     assert [default(devices[name], "shares") for name in ones] == ["1", "1"]
 
-    write(node, {"shares": 3})
+    write_policy(node, {"shares": 3})
     devices = wait_shared(node, gpu)
     assert len(devices) == PARTITIONS_AND_WHOLE
     assert violations([item["spec"] for item in node.slices()]) == []
-    write(node, {"mig": "off"})
+    write_policy(node, {"mig": "off"})
     wait_until(lambda: node.published().keys() == {gpu}, "the whole GPU alone", 15)
-    write(node, {"layout": {"7g.80gb": 2}})
+    write_policy(node, {"layout": {"7g.80gb": 2}})
     assert gpu.replace("gpu-0000-", "0000:")[:7] in wait_event(node, "LayoutImpossible", "2 of 7g.80gb")
     node.wait_published(PARTITIONS_AND_WHOLE)
     assert node.process is process
@@ -174,22 +157,22 @@ def test_a_bad_file_keeps_the_last_good_one_and_says_so(make_node: MakeNode) -> 
     probes = Probes(address)
     before = wait_shared(node, gpus[0])
     assert probes.metric("gpudra_node_policy_valid") == 1
-    write(node, {"gpus": [0], "shares": 500})
+    write_policy(node, {"gpus": [0], "shares": 500})
     told = wait_event(node, "NodePolicyInvalid", "spec.entries.0.shares: 500", "from 2 to 256")
     assert str(policy_file(node)) in told
     assert probes.metric("gpudra_node_policy_valid") == 0
     policy_file(node).unlink()
     wait_event(node, "NodePolicyInvalid", "cannot be read")
-    write_text(node, "spec: [")
+    write_policy_text(node, "spec: [")
     wait_event(node, "NodePolicyInvalid", "is no YAML document")
     assert node.published() == before
-    write(node, {"gpus": [1], "shares": 5})
+    write_policy(node, {"gpus": [1], "shares": 5})
     wait_shared(node, gpus[1])
     assert probes.metric("gpudra_node_policy_valid") == 1
     assert len(events(node, "NodePolicyInvalid")) == 3
 
     # At the start there is nothing that held before.
-    write(node, {"gpus": [0], "shares": 500})
+    write_policy(node, {"gpus": [0], "shares": 500})
     node.stop()
     process = node.start(wait=False)
     assert process.wait(20) == 2
@@ -206,7 +189,7 @@ def test_a_change_waits_until_the_device_is_free(make_node: MakeNode) -> None:
     first, second = (share_of(node, gpus[1], shares="1") for _ in range(2))
     assert {answer.error for answer in node.kubelet.prepare(alone, first, second).values()} == {""}
 
-    write(node, {"gpus": [0, 2], "shares": 2}, {"gpus": [1], "shares": "memory"})
+    write_policy(node, {"gpus": [0, 2], "shares": 2}, {"gpus": [1], "shares": "memory"})
     # What is free changes at once, what is held stays as it is for whoever has it.
     devices = wait_shared(node, gpus[1], gpus[2])
     assert default(devices[gpus[1]], "shares") == "1"
@@ -241,10 +224,10 @@ def test_b014_a_gpu_is_excluded_by_the_file(make_node: MakeNode) -> None:
     assert node.wait_published(3).keys() == {gpus[0], gpus[1], gpus[3]}
     claim = create_claim(node.api, [result(gpus[2], node.name)])
     assert "is excluded" in node.kubelet.prepare_one(claim).error
-    write(node)
+    write_policy(node)
     node.wait_published(4)
     assert node.kubelet.prepare_one(claim).error == ""
-    write(node, {"gpus": ["T4"], "exclude": True})
+    write_policy(node, {"gpus": ["T4"], "exclude": True})
     assert node.wait_published(1).keys() == {gpus[2]}
     wait_event(node, "PolicyWaits", "does not offer", gpus[2], f"claim default/{claim.name}")
     assert node.kubelet.prepare_one(claim).error == ""
@@ -259,7 +242,7 @@ def test_an_excluded_gpu_whose_shares_are_held_gives_out_no_more(make_node: Make
     wait_shared(node, *gpus)
     held = share_of(node, gpus[0], shares="1")
     assert node.kubelet.prepare_one(held).error == ""
-    write(node, {"gpus": [0], "exclude": True}, {"shares": 5})
+    write_policy(node, {"gpus": [0], "exclude": True}, {"shares": 5})
 
     def places() -> Any:
         return node.published()[gpus[0]]["capacity"]["shares"]
@@ -271,9 +254,9 @@ def test_an_excluded_gpu_whose_shares_are_held_gives_out_no_more(make_node: Make
     late = share_of(node, gpus[0], shares="1")
     assert "is excluded" in node.kubelet.prepare_one(late).error
     assert node.kubelet.prepare_one(held).error == ""
-    write(node, {"shares": 5})
+    write_policy(node, {"shares": 5})
     wait_until(lambda: places()["value"] == "5", "all places again", 15)
-    write(node, {"gpus": [0], "exclude": True})
+    write_policy(node, {"gpus": [0], "exclude": True})
     wait_until(lambda: places() == none_left, "no place that is left", 15)
     assert node.kubelet.unprepare_one(held).error == ""
     node.wait_published(3)
@@ -286,7 +269,7 @@ def test_what_has_no_effect_is_told_once(make_node: MakeNode) -> None:
     wait_event(node, "PolicyWithoutEffect", "--exclude: '99' selects no GPU")
     wait_event(node, "PolicyWithoutEffect", "spec.entries.0.gpus: 'H100' selects no GPU")
     wait_event(node, "PolicyWithoutEffect", "spec.entries.1.profiles.1g.10gb")
-    write(node, {"gpus": [1], "shares": 2})
+    write_policy(node, {"gpus": [1], "shares": 2})
     wait_shared(node, names(node)[1])
     node.wait_log("over: node policy, field spec.entries.0.gpus: 'H100'")
     assert len(events(node, "PolicyWithoutEffect")) == 3
@@ -370,7 +353,7 @@ def test_b103_without_consumable_capacity_devices_are_published_exclusive(forget
     assert not any(is_shared(device) for device in devices.values())
     assert violations([item["spec"] for item in node.slices()]) == []
     versions = [item["metadata"]["resourceVersion"] for item in node.slices()]
-    write(node, {"shares": "memory"})
+    write_policy(node, {"shares": "memory"})
     node.wait_log("has changed: 1 entries hold now")
     claim = create_claim(node.api, [result(names(node)[0], node.name)])
     assert node.kubelet.prepare_one(claim).error == ""
