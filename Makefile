@@ -1,9 +1,14 @@
-# The project's commands. Everything is installed into .venv from requirements.lock; test components are
-# built once into a cache folder outside the tree.
+# The project's commands. Everything is installed into .venv: what the programs need from requirements.lock,
+# the tools for work on them from requirements-dev.lock. Test components are built once into a cache folder
+# outside the tree.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The lock files are complete, so nothing is left to resolve.
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+PIP_COMPILE := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-index-url \
+	--no-emit-trusted-host --no-emit-find-links
 # Most node tests wait for something, so there is room for one more of them than this has cores.
 UNIT_WORKERS ?= 2
 NODE_WORKERS ?= 3
@@ -17,15 +22,19 @@ STUBS := kubeletplugin/api
 help: ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-venv: $(VENV)/.installed ## the virtual environment with all locked dependencies
+venv: $(VENV)/.tools ## the virtual environment with all locked dependencies
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.programs: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP_INSTALL) --no-compile -r requirements.lock
+	PIP_CONSTRAINT=requirements-dev.lock $(PIP_INSTALL) --editable .
 	@touch $@
 
-demo: venv ## a simulated eight-GPU node: inventory, two claims, what a container sees, a MIG device made and gone
+$(VENV)/.tools: $(VENV)/.programs requirements-dev.lock
+	$(PIP_INSTALL) --no-compile -r requirements-dev.lock
+	@touch $@
+
+demo: $(VENV)/.programs ## a simulated eight-GPU node: inventory, two claims, what a container sees, a MIG device made and gone
 	$(BIN)/python -m examples.demo
 
 test: lint test-unit test-node test-e2e ## everything
@@ -60,9 +69,9 @@ proto: venv ## regenerate the gRPC stubs from proto/
 stubs-current: venv ## whether the stubs are what proto/ makes
 	$(BIN)/python -m tests.stubs check
 
-lock: venv ## renew requirements.lock from pyproject.toml
-	$(BIN)/pip-compile --quiet --extra dev --strip-extras --allow-unsafe --no-emit-index-url \
-		--no-emit-trusted-host --no-emit-find-links --output-file requirements.lock pyproject.toml
+lock: venv ## renew the lock files from pyproject.toml
+	$(PIP_COMPILE) --extra controller --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --extra controller --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 
 clean: ## remove what was built here
 	rm -rf $(VENV) build dist
