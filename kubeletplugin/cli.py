@@ -144,22 +144,19 @@ def _serve(chosen: Settings) -> int:
 
 
 async def _by_hand(parsed: argparse.Namespace, chosen: Settings) -> int:
-    import yaml
-
     from kubeletplugin import standalone, tables
     from kubeletplugin.failures import failure
 
     try:
         if parsed.command == "inventory":
             slices = await standalone.inventory(chosen)
-            text = yaml.safe_dump_all(slices, sort_keys=False).rstrip()
-            print(tables.inventory_table(slices) if parsed.output == "table" else text)
+            print(tables.inventory_table(slices) if parsed.output == "table" else tables.as_yaml(slices))
             return 0
 
         def show(records: Sequence[ClaimRecord]) -> str:
             if parsed.output == "table":
                 return tables.claims_table(records)
-            return yaml.safe_dump(tables.claims_as_values(records), sort_keys=False).rstrip()
+            return tables.as_yaml([tables.claims_as_values(records)])
 
         reads, insists = parsed.command != "list", parsed.command == "prepare"
         async with standalone.open_node(chosen, read_hardware=reads, insist=insists) as node:

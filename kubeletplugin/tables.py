@@ -6,7 +6,18 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
+
 from kubeletplugin.store import ClaimRecord, HeldDevice
+
+# libyaml's is four times as fast, and a build of PyYAML may lack it.
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def as_yaml(documents: Sequence[object]) -> str:
+    """Plain values as YAML documents, keys in the order that they have."""
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False)
+    return text.rstrip()
 
 
 def inventory_table(slices: Sequence[Mapping[str, Any]]) -> str:
