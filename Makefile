@@ -16,6 +16,9 @@ CLUSTER_WORKERS ?= 2
 PACKAGES := cdi driver kube kubeletplugin nvmlsim
 STUBS := kubeletplugin/api
 
+# A plugin that compiles what it imports at each start takes half as long again and 8 MiB more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint test-unit test-node test-e2e bench proto stubs-current components cluster lock clean
 
