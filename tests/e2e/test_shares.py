@@ -29,6 +29,7 @@ from tests.harness.sharedpods import of_profile, overbooked, share_ids, share_po
 
 NO_ROOM = "cannot allocate all claims"
 SMALL = "1g.10gb"
+WAYS: list[dict[str, Any]] = [{"shares": 3}, {"shares": "memory"}, {"shares": "unlimited"}]
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,34 @@ def test_a_new_policy_waits_for_those_who_share_a_gpu(node: ClusterGpuNode, pods
     pods.create(*gpu_pod("alone"), *gpu_pod("waits"))
     wait_until(lambda: running_of(node, "alone", "waits"), "one of them to run", 30.0)
     wait_until(lambda: waiting_of(node, "alone", "waits"), "the other to wait", 15.0)
+    assert overbooked(node) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "way"),
+    [(Setting("gpus: [{model: t4}]", (way,)), way) for way in WAYS],
+    indirect=["node"],
+    ids=[str(way["shares"]) for way in WAYS],
+)
+def test_an_excluded_gpu_stays_with_those_who_share_it_and_draws_nobody(
+    node: ClusterGpuNode, pods: Pods, way: dict[str, Any]
+) -> None:
+    pods.create(*share_pod("holds"), *share_pod("too"))
+    held = pods.seen("holds")
+    assert pods.seen("too") == held
+    (device,) = node.published()
+    write_policy(node, {"exclude": True})
+    full = {"value": "0", "requestPolicy": {"default": "1"}}
+    wait_until(lambda: node.published()[device]["capacity"]["shares"] == full, "no place to be left", 15.0)
+    pods.create(*share_pod("third"))
+    pods.pending("third", NO_ROOM)
+    pods.delete("too")
+    pods.create(*share_pod("fourth"))
+    pods.pending("fourth", NO_ROOM)
+    assert pods.look("holds") == held
+
+    write_policy(node, way)
+    assert pods.seen("third") == held
     assert overbooked(node) == []
 
 
