@@ -300,7 +300,7 @@ def test_b034_b055_an_api_server_that_is_away_while_hardware_changes(
     assert probes.alive()[0] == 200, "a restart would not help"
     started = time.monotonic()
     assert node.kubelet.unprepare_one(claim).error == ""
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 5
     error = node.kubelet.prepare_one(claim, timeout=4.0).error
     assert proxy.url in error
     assert node.cdi_files() == []

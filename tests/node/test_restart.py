@@ -124,7 +124,7 @@ def test_b055_unprepare_needs_neither_the_api_server_nor_nvml(make_node: MakeNod
     started = time.monotonic()
     answers = node.kubelet.unprepare(*claims)
     assert {answer.error for answer in answers.values()} == {""}
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
     assert (node.claims_in_store(), node.cdi_files()) == ({}, [])
 
 

@@ -190,7 +190,7 @@ def test_a_cut_watch_is_unavailable_and_a_stopped_one_just_ends(
     started = time.monotonic()
     threading.Timer(0.1, stopped.stop).start()
     assert list(stopped) == []
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5
 
 
 def test_kubeconfig_from_path_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

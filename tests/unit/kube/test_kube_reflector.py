@@ -134,7 +134,7 @@ async def test_cancelling_ends_at_once_while_the_watch_is_silent(server: FakeApi
     async with reflecting(server, Seen()):
         await until(lambda: server.watches == 1)
         started = time.monotonic()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2
 
 
 def test_the_process_ends_at_once_while_a_request_hangs() -> None:

@@ -447,4 +447,4 @@ async def test_ending_takes_no_time_while_the_server_hangs(server: FakeApiServer
         publisher.update(specs("a"))
         await asyncio.sleep(0.1)
         started = time.monotonic()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 1.2

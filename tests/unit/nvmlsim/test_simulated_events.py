@@ -66,7 +66,7 @@ def test_a_wait_ends_when_the_event_comes_or_the_time_is_up(make_node: MakeNode,
         began = time.monotonic()
         with pytest.raises(pynvml.NVMLError_Timeout):
             pynvml.nvmlEventSetWait_v2(events, 100)
-        assert 0.09 < time.monotonic() - began < 0.5
+        assert 0.09 < time.monotonic() - began < 2
         timer = threading.Timer(0.1, node.xid, (0, 79))
         timer.start()
         began = time.monotonic()
