@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from driver.strictmodel import Strict, problems
 from kube.names import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
-from kubeletplugin.plainyaml import PlainYamlError, load_all
+from kube.plainyaml import PlainYamlError, load_all
 
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 

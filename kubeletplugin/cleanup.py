@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from driver.claim import DRIVER_NAME, ClaimReference
 from kube.asyncclient import AsyncKubeClient
+from kube.conditions import Announce, Condition, Conditions
 from kube.errors import ApiError, ApiUnavailable
 from kube.resources import RESOURCE_CLAIMS, Object
 from kubeletplugin.claimstatus import write_missing
-from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import failure
 from kubeletplugin.metrics import Metrics

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kubeletplugin import logs, settings
+from kube import logs
+from kubeletplugin import settings
 from kubeletplugin.settings import Settings
 
 if TYPE_CHECKING:

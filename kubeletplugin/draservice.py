@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from driver.claim import ClaimReference
+from kube.logs import about
 from kube.resources import Object
 from kubeletplugin.api import dra_v1_pb2, dra_v1beta1_pb2
 from kubeletplugin.api.dra_v1_pb2_grpc import DRAPluginServicer as V1Servicer
@@ -19,7 +20,6 @@ from kubeletplugin.api.dra_v1beta1_pb2_grpc import add_DRAPluginServicer_to_serv
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.failures import Failure, failure
-from kubeletplugin.logs import about
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, boot_seconds
 

@@ -17,8 +17,8 @@ from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.errors import ApiError
 from kube.resources import RESOURCE_SLICES, Object
+from kube.serverquestion import PERIOD_SECONDS, ServerQuestion
 from kubeletplugin.publisher import COUNTER_FIELDS, DroppedFields
-from kubeletplugin.serverquestion import PERIOD_SECONDS, ServerQuestion
 from kubeletplugin.slicecomparison import dropped_fields
 
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)

@@ -26,8 +26,9 @@ from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
 from driver.shares import EVERY_MODE, ShareMode
 from driver.timeslicing import Interval
+from kube.conditions import Announce, Condition, Conditions, nobody
 from kubeletplugin.claimspecs import ClaimSpecs, ContainerDevice
-from kubeletplugin.conditions import Announce, Condition, Conditions, nobody, of_inventory
+from kubeletplugin.conditions import of_inventory
 from kubeletplugin.lanes import NODE_LANE, Busy, Lanes, LaneTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.nodeview import NodeView, node_view

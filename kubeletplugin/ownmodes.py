@@ -16,8 +16,8 @@ from driver.inventory import Gpu, Inventory, PciAddress
 from driver.migoffer import MigPolicy
 from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml, NvmlError, NvmlUnavailable
+from kube.conditions import Announce, Condition, Conditions
 from kubeletplugin import migoperations
-from kubeletplugin.conditions import Announce, Condition, Conditions
 from kubeletplugin.failures import failure
 from kubeletplugin.gpulocks import GpuLocks, LockTimeout
 from kubeletplugin.lanes import LaneTimeout

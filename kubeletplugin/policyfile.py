@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from driver.nodepolicy import NodePolicy
-from kubeletplugin.conditions import Announce, Condition, Conditions
+from kube.conditions import Announce, Condition, Conditions
 from kubeletplugin.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def _content(path: Path) -> bytes:
 def _parse(path: Path, content: bytes, defaults: NodePolicy) -> NodePolicy:
     # Not at the top: YAML and pydantic take memory that a node without such a file need not hold.
     from driver.policydocument import PolicyDocumentError, parse
-    from kubeletplugin.plainyaml import PlainYamlError, load
+    from kube.plainyaml import PlainYamlError, load
 
     try:
         return replace(defaults, entries=parse(load(content)))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from driver.devices import Device
 from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
 from driver.shares import ShareMode, counted_modes, counted_since
-from kubeletplugin.conditions import Announce, Condition, Conditions
+from kube.conditions import Announce, Condition, Conditions
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.featureprobe import FeatureProbe
 from kubeletplugin.hardware import GpuHardware

@@ -13,7 +13,7 @@ from driver.shares import Release
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.errors import ApiError
-from kubeletplugin.serverquestion import PERIOD_SECONDS, ServerQuestion
+from kube.serverquestion import PERIOD_SECONDS, ServerQuestion
 
 log = logging.getLogger(__name__)
 

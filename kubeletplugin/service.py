@@ -15,11 +15,12 @@ import grpc
 from cdi.specfolder import SpecFolder, SpecFolderError
 from driver.claim import DRIVER_NAME
 from driver.nvml import call_of_thread
+from kube import logs
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
 from kube.errors import ApiError, ApiUnavailable
 from kube.events import EventRecorder
-from kubeletplugin import logs
+from kube.probes import ProbeServer
 from kubeletplugin.api.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.claimstatus import StatusWriter
@@ -34,7 +35,6 @@ from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.ownmodes import OwnModes
 from kubeletplugin.policyfile import PolicyFile
-from kubeletplugin.probes import ProbeServer
 from kubeletplugin.publisher import PublishError, SlicePublisher
 from kubeletplugin.publishing import Publishing
 from kubeletplugin.rebuild import open_store, rebuild

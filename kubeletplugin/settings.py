@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from driver.claim import DRIVER_NAME
 from driver.gpuselection import GpuSelection, GpuSelectionError
 from driver.migoffer import MigPolicy
 from driver.nodepolicy import NodePolicy
+from kube import flags
+from kube.flags import Flag, Values
 from kube.names import SUBDOMAIN_RULE, is_subdomain
 from kubeletplugin.policyfile import PolicyFileError, read_policy
-
-_LEAST_SECONDS = 0.01
-_MOST_SECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,63 +74,48 @@ class Settings:
         return Path("/"), self.host_dev_root or "/"
 
 
-@dataclass(frozen=True, slots=True)
-class _Flag:
-    name: str
-    default: str
-    help: str
-
-    @property
-    def variable(self) -> str:
-        return self.name.upper().replace("-", "_")
-
-
 _FLAGS = (
-    _Flag("node-name", "", "name of this node's Node object, also the pool's name (default: the host name)"),
-    _Flag("pod-uid", "", "UID of this plugin's pod; makes socket names unique, needed for rolling updates"),
-    _Flag("kubeconfig", "", "kubeconfig file (default: the pod's service account)"),
-    _Flag(
-        "kubelet-registry-path", "/var/lib/kubelet/plugins_registry", "folder the kubelet finds plugins in"
-    ),
-    _Flag("kubelet-plugins-path", "/var/lib/kubelet/plugins", "folder that holds this plugin's data folder"),
-    _Flag("cdi-root", "/var/run/cdi", "folder for CDI specs, one that the container runtime reads"),
-    _Flag("driver-root", "/", "where this process sees the NVIDIA driver's userland"),
-    _Flag("host-driver-root", "", "the host's path of the driver root (default: the driver root)"),
-    _Flag(
+    Flag("node-name", "", "name of this node's Node object, also the pool's name (default: the host name)"),
+    Flag("pod-uid", "", "UID of this plugin's pod; makes socket names unique, needed for rolling updates"),
+    Flag("kubeconfig", "", "kubeconfig file (default: the pod's service account)"),
+    Flag("kubelet-registry-path", "/var/lib/kubelet/plugins_registry", "folder the kubelet finds plugins in"),
+    Flag("kubelet-plugins-path", "/var/lib/kubelet/plugins", "folder that holds this plugin's data folder"),
+    Flag("cdi-root", "/var/run/cdi", "folder for CDI specs, one that the container runtime reads"),
+    Flag("driver-root", "/", "where this process sees the NVIDIA driver's userland"),
+    Flag("host-driver-root", "", "the host's path of the driver root (default: the driver root)"),
+    Flag(
         "dev-root", "", "folder that holds dev/ (default: the driver root if it has a dev/nvidiactl, else /)"
     ),
-    _Flag("host-dev-root", "", "the host's path of the dev root (default: the dev root)"),
-    _Flag("proc-root", "/proc", "the host's /proc"),
-    _Flag("sys-root", "/sys", "the host's /sys"),
-    _Flag("hooks", "auto", "CDI hooks: auto, none, or the host's path of nvidia-cdi-hook or nvidia-ctk"),
-    _Flag(
-        "exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"
-    ),
-    _Flag(
+    Flag("host-dev-root", "", "the host's path of the dev root (default: the dev root)"),
+    Flag("proc-root", "/proc", "the host's /proc"),
+    Flag("sys-root", "/sys", "the host's /sys"),
+    Flag("hooks", "auto", "CDI hooks: auto, none, or the host's path of nvidia-cdi-hook or nvidia-ctk"),
+    Flag("exclude", "", "GPUs to leave alone: UUIDs, PCI addresses, indexes, product name regexes, by comma"),
+    Flag(
         "mig",
         "dynamic",
         "dynamic: MIG instances are made for claims, where API server and GPU allow it; static: those that "
         "an administrator made are offered; off: whole GPUs only",
     ),
-    _Flag(
+    Flag(
         "config",
         "",
         "YAML file with a NodePolicy: for single GPUs other values of exclude and mig, and shares and MIG "
         "layouts; read again when it changes",
     ),
-    _Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; none or empty: nowhere"),
-    _Flag("rescan-seconds", "10", "how often the hardware is read anew"),
-    _Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
-    _Flag(
+    Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; none or empty: nowhere"),
+    Flag("rescan-seconds", "10", "how often the hardware is read anew"),
+    Flag("cleanup-seconds", "600", "how often claims that the kubelet forgot are looked for"),
+    Flag(
         "claim-grace-seconds",
         "120",
         "how long a claim must be gone before it is unprepared without the kubelet",
     ),
-    _Flag("nvml-timeout-seconds", "20", "how long a hardware call may take before its claim gets an error"),
-    _Flag("liveness-seconds", "120", "how long a hardware call may hang before /healthz fails"),
-    _Flag("delete-slices-on-exit", "false", "true: remove this node's ResourceSlices at the end"),
-    _Flag("log-format", "text", "text or json"),
-    _Flag("log-level", "", "debug, info, warning or error (default: info for the service, else warning)"),
+    Flag("nvml-timeout-seconds", "20", "how long a hardware call may take before its claim gets an error"),
+    Flag("liveness-seconds", "120", "how long a hardware call may hang before /healthz fails"),
+    Flag("delete-slices-on-exit", "false", "true: remove this node's ResourceSlices at the end"),
+    Flag("log-format", "text", "text or json"),
+    Flag("log-level", "", "debug, info, warning or error (default: info for the service, else warning)"),
 )
 
 
@@ -146,15 +129,7 @@ def add_arguments(
 
     With ``suppress_defaults`` a flag that is not given sets nothing: for sub-commands that repeat the flags.
     """
-    group = parser.add_argument_group("settings")
-    for flag in _FLAGS:
-        default = environment.get(flag.variable, "") or flag.default
-        if suppress_defaults:
-            default = argparse.SUPPRESS
-        shown = f" (default: {flag.default})" if flag.default else ""
-        group.add_argument(
-            f"--{flag.name}", default=default, metavar="VALUE", help=f"{flag.help}{shown} [${flag.variable}]"
-        )
+    flags.add_flags(parser, _FLAGS, environment, suppress_defaults=suppress_defaults)
 
 
 def read(arguments: argparse.Namespace) -> Settings:
@@ -163,33 +138,33 @@ def read(arguments: argparse.Namespace) -> Settings:
     Raises:
         ValueError: names the flag, its value and what is allowed.
     """
-    values = {flag.name: str(getattr(arguments, flag.name.replace("-", "_"))) for flag in _FLAGS}
+    values = flags.values(arguments, _FLAGS)
     driver_root = _path(values, "driver-root")
     return Settings(
         node_name=_node_name(values["node-name"]),
         pod_uid=_pod_uid(values["pod-uid"]),
-        kubeconfig=_optional_path(values, "kubeconfig"),
+        kubeconfig=flags.optional_path(values, "kubeconfig"),
         kubelet_registry_path=_path(values, "kubelet-registry-path"),
         kubelet_plugins_path=_path(values, "kubelet-plugins-path"),
         cdi_root=_path(values, "cdi-root"),
         driver_root=driver_root,
         host_driver_root=_host_path(values, "host-driver-root") or str(driver_root),
-        dev_root=_optional_path(values, "dev-root"),
+        dev_root=flags.optional_path(values, "dev-root"),
         host_dev_root=_host_path(values, "host-dev-root"),
         proc_root=_path(values, "proc-root"),
         sys_root=_path(values, "sys-root"),
         hooks=_hooks(values["hooks"]),
-        config=_optional_path(values, "config"),
+        config=flags.optional_path(values, "config"),
         policy=_policy(values),
-        http_address=_address(values["http-address"]),
-        rescan_seconds=_seconds(values, "rescan-seconds"),
-        cleanup_seconds=_seconds(values, "cleanup-seconds"),
-        claim_grace_seconds=_seconds(values, "claim-grace-seconds"),
-        nvml_timeout_seconds=_seconds(values, "nvml-timeout-seconds"),
-        liveness_seconds=_seconds(values, "liveness-seconds"),
-        delete_slices_on_exit=_one_of(values, "delete-slices-on-exit", ("true", "false")) == "true",
-        log_format=_one_of(values, "log-format", ("text", "json")),
-        log_level=_one_of(values, "log-level", ("debug", "info", "warning", "error"), or_empty=True),
+        http_address=flags.address(values, "http-address"),
+        rescan_seconds=flags.seconds(values, "rescan-seconds"),
+        cleanup_seconds=flags.seconds(values, "cleanup-seconds"),
+        claim_grace_seconds=flags.seconds(values, "claim-grace-seconds"),
+        nvml_timeout_seconds=flags.seconds(values, "nvml-timeout-seconds"),
+        liveness_seconds=flags.seconds(values, "liveness-seconds"),
+        delete_slices_on_exit=flags.one_of(values, "delete-slices-on-exit", ("true", "false")) == "true",
+        log_format=flags.one_of(values, "log-format", flags.LOG_FORMATS),
+        log_level=flags.one_of(values, "log-level", flags.LOG_LEVELS, or_empty=True),
     )
 
 
@@ -214,17 +189,13 @@ def _pod_uid(value: str) -> str:
     return value
 
 
-def _path(values: Mapping[str, str], name: str) -> Path:
+def _path(values: Values, name: str) -> Path:
     if not values[name]:
         raise ValueError(f"--{name}: it is empty; give the path of a folder")
     return Path(values[name]).absolute()
 
 
-def _optional_path(values: Mapping[str, str], name: str) -> Path | None:
-    return Path(values[name]).absolute() if values[name] else None
-
-
-def _host_path(values: Mapping[str, str], name: str) -> str:
+def _host_path(values: Values, name: str) -> str:
     """A path that is looked up by others, so nothing here tells what a relative one would mean."""
     if values[name] and not values[name].startswith("/"):
         raise ValueError(f"--{name}: {values[name]!r} is not an absolute path, one that begins with '/'")
@@ -240,20 +211,8 @@ def _hooks(value: str) -> str:
     return value
 
 
-def _seconds(values: Mapping[str, str], name: str) -> float:
-    try:
-        seconds = float(values[name])
-    except ValueError:
-        seconds = math.nan
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ValueError(
-            f"--{name}: {values[name]!r} is not a number of seconds from {_LEAST_SECONDS} to {_MOST_SECONDS}"
-        )
-    return seconds
-
-
-def _policy(values: Mapping[str, str]) -> NodePolicy:
-    mig = MigPolicy(_one_of(values, "mig", tuple(MigPolicy)))
+def _policy(values: Values) -> NodePolicy:
+    mig = MigPolicy(flags.one_of(values, "mig", tuple(MigPolicy)))
     defaults = NodePolicy(_excluded(values["exclude"]), mig)
     if not values["config"]:
         return defaults
@@ -268,18 +227,3 @@ def _excluded(value: str) -> GpuSelection:
         return GpuSelection.parse(part.strip() for part in value.split(",") if part.strip())
     except GpuSelectionError as error:
         raise ValueError(f"--exclude: {error}") from None
-
-
-def _address(value: str) -> tuple[str, int] | None:
-    if value in ("", "none"):
-        return None
-    host, _, port = value.rpartition(":")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"--http-address: {value!r} is not HOST:PORT or :PORT with a port from 1 to 65535")
-    return host.strip("[]"), int(port)
-
-
-def _one_of(values: Mapping[str, str], name: str, allowed: Sequence[str], *, or_empty: bool = False) -> str:
-    if values[name] not in allowed and (values[name] or not or_empty):
-        raise ValueError(f"--{name}: {values[name]!r} is not one of {', '.join(allowed)}")
-    return values[name]

@@ -20,8 +20,8 @@ from driver.gpuselection import GpuSelection
 from driver.migoffer import MigPolicy
 from driver.nodepolicy import NodePolicy
 from driver.nvml import Nvml, call_of_thread
+from kube.conditions import Announce, nobody
 from kubeletplugin import settings
-from kubeletplugin.conditions import Announce, nobody
 from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware

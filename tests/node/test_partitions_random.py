@@ -22,11 +22,11 @@ from driver.nvml import NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
+from kube.conditions import nobody
 from kube.errors import ApiError, ApiUnavailable
 from kubeletplugin import migoperations
 from kubeletplugin.claimsource import ClaimSource
 from kubeletplugin.cleanup import Cleanup
-from kubeletplugin.conditions import nobody
 from kubeletplugin.migoperations import CardGone, MigOperationError
 from kubeletplugin.store import ClaimRecord, ClaimState, boot_seconds
 from kubeletplugin.timeslices import TimeSliceError

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from driver.claim import ClaimReference
+from kube.conditions import Announce, nobody
 from kube.errors import ApiError, ApiTooDeep, ApiUnavailable
 from kubeletplugin import cleanup as cleanup_module
 from kubeletplugin.cleanup import Cleanup
-from kubeletplugin.conditions import Announce, nobody
 from kubeletplugin.gpulocks import LockTimeout
 from kubeletplugin.metrics import Metrics
 from kubeletplugin.store import ClaimRecord, ClaimState, StoreReplaced

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from driver.inventory import Gpu, Inventory, MigDevice, PciAddress, Placement, UnreadableGpu
-from kubeletplugin.conditions import Condition, Conditions, of_inventory
+from kube.conditions import Condition, Conditions
+from kubeletplugin.conditions import of_inventory
 
 LOST = Condition("GpuUnreadable", "GPU index 2 cannot be read")
 EMPTY = Condition("MigWithoutInstances", "GPU 0000:65:00.0 has no instance")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from kubeletplugin.probes import ProbeServer
+from kube.probes import ProbeServer
 from tests.cluster.controlplane import free_ports
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.plainyaml import PlainYamlError, load
+from kube.plainyaml import PlainYamlError, load
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kubeletplugin import logs
+from kube import logs
 
 log = logging.getLogger("tests.logs")
 
