@@ -33,7 +33,9 @@ class Resource(NamedTuple):
         return f"{self.plural}.{self.group_version}"
 
 
+DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses")
 EVENTS = Resource("v1", "events")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
 NODES = Resource("v1", "nodes")
 RESOURCE_CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 RESOURCE_SLICES = Resource("resource.k8s.io/v1", "resourceslices")

@@ -1,0 +1,1 @@
+"""The cluster's side of the driver: DeviceClasses, partition requests, admission."""
