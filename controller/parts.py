@@ -11,7 +11,9 @@ from controller.metrics import Metrics
 from controller.settings import Settings
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
+from kube.errors import ApiError, ApiUnavailable
 from kube.events import EventRecorder
+from kube.resources import Resource
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,19 @@ class Surroundings:
     client: AsyncKubeClient
     events: EventRecorder
     metrics: Metrics
+
+    def watch_trouble(self, resource: Resource) -> Callable[[ApiError | ApiUnavailable], None]:
+        """What a reflector of ``resource`` calls with each failure: counted, and each kind logged once."""
+        said: set[str] = set()
+
+        def tell(error: ApiError | ApiUnavailable) -> None:
+            self.metrics.watch_errors.labels(resource.plural).inc()
+            kind = str(error.status) if isinstance(error, ApiError) else "unavailable"
+            level = logging.DEBUG if kind in said else logging.WARNING
+            said.add(kind)
+            log.log(level, "%s cannot be watched, and it is tried again: %s", resource, error)
+
+        return tell
 
 
 @dataclass(frozen=True, slots=True)

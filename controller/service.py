@@ -7,6 +7,7 @@ import logging
 import signal
 import uuid
 
+from controller.deviceclasses.reconciler import DeviceClasses
 from controller.metrics import Metrics
 from controller.parts import Part, Surroundings, run_together
 from controller.settings import Settings
@@ -24,7 +25,11 @@ log = logging.getLogger(__name__)
 
 def parts(surroundings: Surroundings) -> list[Part]:
     """What the controller consists of."""
-    return []
+    found = []
+    classes = surroundings.settings.classes
+    if classes.create:
+        found.append(Part("DeviceClasses", lambda: DeviceClasses(surroundings, classes.classes).run()))
+    return found
 
 
 class Service:

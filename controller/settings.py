@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.deviceclasses import settingsfile
+from controller.deviceclasses.settingsfile import ClassSettings, ClassSettingsError
 from kube import flags
 from kube.flags import Flag, Values
 from kube.names import LABEL_RULE, SUBDOMAIN_RULE, is_label, is_subdomain
@@ -19,6 +21,7 @@ class Settings:
     """What one run of the controller needs to know. Times are in seconds, paths are absolute.
 
     ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses.
+    ``classes`` is what the file of ``--classes`` says.
     """
 
     kubeconfig: Path | None
@@ -26,6 +29,7 @@ class Settings:
     identity: str
     lease_name: str
     http_address: tuple[str, int] | None
+    classes: ClassSettings
     class_grace_seconds: float
     log_format: str
     log_level: str
@@ -37,6 +41,7 @@ _FLAGS = (
     Flag("identity", "", "name of this replica, in a pod the pod's name (default: the host name)"),
     Flag("lease-name", "gpu-dra-controller", "name of the Lease"),
     Flag("http-address", ":8080", "where /metrics, /healthz and /readyz are served; none or empty: nowhere"),
+    Flag("classes", "", "YAML file that adds, changes or turns off DeviceClasses; read at the start"),
     Flag(
         "class-grace-period",
         "600",
@@ -65,10 +70,19 @@ def read(arguments: argparse.Namespace) -> Settings:
         identity=values["identity"] or socket.gethostname(),
         lease_name=_lease_name(values),
         http_address=flags.address(values, "http-address"),
+        classes=_classes(values),
         class_grace_seconds=flags.seconds(values, "class-grace-period"),
         log_format=flags.one_of(values, "log-format", flags.LOG_FORMATS),
         log_level=flags.one_of(values, "log-level", flags.LOG_LEVELS),
     )
+
+
+def _classes(values: Values) -> ClassSettings:
+    path = flags.optional_path(values, "classes")
+    try:
+        return ClassSettings() if path is None else settingsfile.read(path)
+    except ClassSettingsError as error:
+        raise ValueError(f"--classes: {error}") from None
 
 
 def _namespace(values: Values) -> str:

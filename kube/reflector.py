@@ -35,7 +35,8 @@ class Reflector:
     """Lists and watches ``resource``, and calls ``on_change`` in the event loop for every change.
 
     After a gap (410, or a server that refused the watch) it lists again and reports the difference, so that
-    deletions in the gap are seen. ``transform`` may cut objects down to what is needed before they are kept.
+    deletions in the gap are seen. ``transform`` may cut objects down to what is needed before they are kept;
+    it is called in the event loop and in the threads of the client, and lists come in pages of ``page_size``.
     ``on_listed`` is called after each complete list, when ``items`` is true without a gap.
     ``on_error`` gets each failure; the next try follows after a back-off.
     """
@@ -52,6 +53,7 @@ class Reflector:
         field_selector: str | None = None,
         label_selector: str | None = None,
         transform: Callable[[Object], Object] = without_managed_fields,
+        page_size: int = 500,
         backoff: Backoff | None = None,
     ) -> None:
         self._client = client
@@ -63,6 +65,7 @@ class Reflector:
         self._field_selector = field_selector
         self._label_selector = label_selector
         self._transform = transform
+        self._page_size = page_size
         self._backoff = backoff or Backoff()
         self._items: dict[Key, Object] = {}
         self._resource_version = ""
@@ -99,8 +102,10 @@ class Reflector:
             self._namespace,
             field_selector=self._field_selector,
             label_selector=self._label_selector,
+            page_size=self._page_size,
+            transform=self._transform,
         )
-        listed = {key_of(item): self._transform(item) for item in items}
+        listed = {key_of(item): item for item in items}
         for key in self._items.keys() - listed.keys():
             self._on_change("DELETED", self._items.pop(key))
         for key, item in listed.items():

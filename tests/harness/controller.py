@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.workspace import Process
 from tests.harness.plugin import free_address
 from tests.harness.probes import Probes
+
+START_SECONDS = 30.0
 
 _numbers = itertools.count()
 
@@ -33,6 +36,15 @@ class Replica:
         except OSError:
             return False
 
+    def serves(self) -> bool:
+        """Whether its probes can be asked."""
+        self.process.check_running()
+        try:
+            self.probes.alive()
+        except OSError:
+            return False
+        return True
+
     def log(self) -> str:
         return self.process.log.read_text(errors="replace")
 
@@ -47,7 +59,7 @@ class Controller:
     replicas: list[Replica] = field(default_factory=list)
 
     def start(self, **flags: str) -> Replica:
-        """Start one more replica; flags with ``_`` for ``-``."""
+        """Start one more replica, until it serves its probes; flags with ``_`` for ``-``."""
         number = next(_numbers)
         address = free_address()
         settings = {
@@ -64,6 +76,7 @@ class Controller:
         )
         replica = Replica(process, Probes(address))
         self.replicas.append(replica)
+        wait_until(replica.serves, f"the probes of {process.name}", START_SECONDS)
         return replica
 
     def stop(self) -> None:
