@@ -218,8 +218,12 @@ def test_when_all_is_true_nothing_is_written(controller: Controller, control_pla
     second = controller.start()
     wait_until(lambda: second.leads, "the leader", SECONDS)
     wait_until(lambda: second.probes.metric("gpudra_device_classes") == 3, "a look", SECONDS)
-    assert second.probes.metric("gpudra_device_class_writes_total", verb="apply") == 0
-    assert {item["metadata"]["name"]: item["metadata"] for item in control_plane.api.list(*CLASS)} == before
+    # What is queued after all the others is done last.
+    control_plane.api.create(offering_slice("n1", ["1g.10gb"]))
+    class_of(control_plane, SMALL)
+    assert second.probes.metric("gpudra_device_class_writes_total", verb="apply") == 1
+    after = {item["metadata"]["name"]: item["metadata"] for item in control_plane.api.list(*CLASS)}
+    assert {name: after[name] for name in before} == before
 
 
 def test_the_api_server_may_be_away_for_a_while(control_plane: ControlPlane) -> None:
@@ -238,9 +242,38 @@ def test_the_api_server_may_be_away_for_a_while(control_plane: ControlPlane) -> 
         )
         assert replica.probes.ready()[0] == 200
         proxy.intercept = None
-        class_of_time = control_plane.api.wait_for(
+        restored = control_plane.api.wait_for(
             *CLASS, "gpu.nvidia.com", lambda item: True, "restored", timeout=20.0
         )
-        assert class_of_time["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+        assert restored["spec"]["extendedResourceName"] == "nvidia.com/gpu"
         assert replica.process.returncode is None
     remove_all(control_plane)
+
+
+def test_where_extended_resources_are_not_stored_the_classes_go_without_and_it_is_told() -> None:
+    # Devices that claims share are not known there either, so the class of these cannot be made.
+    release = ["--emulated-version=1.35"]
+    with ControlPlane(api_server_arguments=release) as old, running_controller(old) as controller:
+        old.api.create(offering_slice("n1", ["1g.10gb"]))
+        replica = controller.start()
+        wait_until(lambda: names(old) == {"gpu.nvidia.com", "mig.nvidia.com", SMALL}, "the classes", SECONDS)
+        wait_until(
+            lambda: [event for event in old.api.events("gpu.nvidia.com") if "Withheld" in event],
+            "the event",
+            SECONDS,
+        )
+        assert all("extendedResourceName" not in item["spec"] for item in old.api.list(*CLASS))
+        assert replica.probes.metric("gpudra_device_class_writes_total", verb="apply") == 3
+
+
+def test_one_class_that_the_api_server_refuses_holds_up_no_other() -> None:
+    gates = ["--feature-gates=DRAConsumableCapacity=false"]
+    with ControlPlane(api_server_arguments=gates) as old, running_controller(old) as controller:
+        controller.start()
+        wait_until(lambda: names(old) >= {"gpu.nvidia.com", "mig.nvidia.com"}, "the classes", SECONDS)
+        assert "shared.gpu.nvidia.com" not in names(old)
+        wait_until(
+            lambda: [event for event in old.api.events("shared.gpu.nvidia.com") if "Refused" in event],
+            "the event",
+            SECONDS,
+        )

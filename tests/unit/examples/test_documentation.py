@@ -9,23 +9,38 @@ from pathlib import Path
 import pytest
 import yaml
 
+import controller.metrics
+import controller.settings
+import kubeletplugin.metrics
+import kubeletplugin.settings
 from driver.attributes import ATTRIBUTES, CAPACITIES
-from kubeletplugin import failures, settings
-from kubeletplugin.metrics import Metrics
+from kubeletplugin import failures
 
 ROOT = Path(__file__).parents[3]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 README = (ROOT / "README.md").read_text()
+PROGRAMS = {
+    "": (kubeletplugin.settings.add_arguments, kubeletplugin.metrics.Metrics),
+    "Controller: ": (controller.settings.add_arguments, controller.metrics.Metrics),
+}
+"""For each program, by what its headings in docs/operations.md begin with: its flags and metrics."""
+
 METRICS = [
-    (f"{metric.name}_total" if metric.type == "counter" else metric.name, metric.type)
-    for metric in Metrics().registry.collect()
+    (program, f"{metric.name}_total" if metric.type == "counter" else metric.name, metric.type)
+    for program, (_, metrics) in PROGRAMS.items()
+    for metric in metrics().registry.collect()
 ]
 
 
-def flags() -> dict[str, str]:
+def heading(program: str, about: str) -> str:
+    """The heading of a table of a program, such as ``## Flags`` and ``## Controller: flags``."""
+    return f"## {program}{about.lower() if program else about}"
+
+
+def flags(program: str) -> dict[str, str]:
     """Each flag without its dashes, with its default."""
     parser = argparse.ArgumentParser()
-    settings.add_arguments(parser, {})
+    PROGRAMS[program][0](parser, {})
     return {name.replace("_", "-"): value for name, value in vars(parser.parse_args([])).items()}
 
 
@@ -42,10 +57,10 @@ def names(heading: str) -> set[str]:
     return {name for row in rows(heading) for name in re.findall(r"`([^`]+)`", row[0])}
 
 
-def calls(*functions: str) -> Iterator[ast.Call]:
+def calls(*functions: str, rooms: tuple[str, ...] = ("driver", "kubeletplugin")) -> Iterator[ast.Call]:
     """Calls of functions or methods by these names, in the product's code."""
-    for room in ("driver", "kubeletplugin"):
-        for file in (ROOT / room).glob("*.py"):
+    for room in rooms:
+        for file in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Call) and _called(node) in functions:
                     yield node
@@ -61,29 +76,35 @@ def words(call: ast.Call) -> list[str]:
     return [text for text in texts if isinstance(text, str) and re.fullmatch(r"([A-Z][a-z]+)+", text)]
 
 
-@pytest.mark.parametrize(("flag", "default"), flags().items())
-def test_flag_is_documented(flag: str, default: str) -> None:
-    row = next((row for row in rows("## Flags") if row[0] == f"`--{flag}`"), None)
+@pytest.mark.parametrize(
+    ("program", "flag", "default"),
+    [(program, *each) for program in PROGRAMS for each in flags(program).items()],
+)
+def test_flag_is_documented(program: str, flag: str, default: str) -> None:
+    row = next((row for row in rows(heading(program, "Flags")) if row[0] == f"`--{flag}`"), None)
     assert row is not None
     assert row[1] == f"`{flag.upper().replace('-', '_')}`"
     if default:
         assert row[2] == f"`{default}`"
 
 
-def test_no_other_flag_is_documented() -> None:
-    assert names("## Flags") == {f"--{flag}" for flag in flags()}
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_other_flag_is_documented(program: str) -> None:
+    assert names(heading(program, "Flags")) == {f"--{flag}" for flag in flags(program)}
 
 
-@pytest.mark.parametrize(("name", "kind"), METRICS)
-def test_metric_is_documented(name: str, kind: str) -> None:
-    row = next((row for row in rows("## Metrics") if row[0] == f"`{name}`"), None)
+@pytest.mark.parametrize(("program", "name", "kind"), METRICS)
+def test_metric_is_documented(program: str, name: str, kind: str) -> None:
+    row = next((row for row in rows(heading(program, "Metrics")) if row[0] == f"`{name}`"), None)
     assert row is not None
     assert row[1].split(";")[0] == kind
 
 
-def test_metrics_have_the_labels_that_are_documented() -> None:
-    documented = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows("## Metrics")[1:]}
-    every = vars(Metrics()).values()
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_metrics_have_the_labels_that_are_documented(program: str) -> None:
+    table = rows(heading(program, "Metrics"))[1:]
+    documented = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in table}
+    every = vars(PROGRAMS[program][1]()).values()
     found = {metric._name: set(metric._labelnames) for metric in every if hasattr(metric, "_labelnames")}
     assert {name.removesuffix("_total"): labels for name, labels in documented.items()} == found
 
@@ -100,6 +121,13 @@ def test_event_reasons_are_documented() -> None:
     found = {word for call in calls("warning", "Condition") for word in words(call)}
     assert {"StoreRebuilt", "NoGpu", "StatusNotWritten"} < found
     assert names("## Events") == found | {"PrepareFailed", "UnprepareFailed"}
+
+
+def test_event_reasons_of_the_controller_are_documented() -> None:
+    found = {word for call in calls("warning", "Condition", rooms=("controller",)) for word in words(call)}
+    assert {"FieldKept", "ExtendedResourcesWithheld"} < found
+    # What is only logged is no event.
+    assert names(heading("Controller: ", "Events")) == found - {"ClassLeftOut"}
 
 
 def test_readme_shows_selectors_of_the_examples() -> None:
