@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import figures, measures
+from tests.bench.controller import measure_controller
 from tests.bench.figures import Figure
 from tests.bench.partitions import measure_partitions
 from tests.bench.shares import measure_shares
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the start", flush=True)
     found: list[Figure] = []
     with ControlPlane() as control_plane:
-        for measure in (measures.measure, measure_partitions, measure_shares):
+        for measure in (measures.measure, measure_partitions, measure_shares, measure_controller):
             for figure in measure(control_plane, plan):
                 print(f"  {figure.name}", file=sys.stderr)
                 found.append(figure)

@@ -59,7 +59,8 @@ class Plan:
     """How much is measured.
 
     ``idle_seconds`` is how long the plugin is watched doing nothing, ``instance_seconds`` what NVML takes to
-    make or destroy a GPU instance when many are made at once: on hardware a second was seen.
+    make or destroy a GPU instance when many are made at once: on hardware a second was seen. ``nodes`` is the
+    size of the cluster that the controller looks after, and ``class_changes`` how often it has to act.
     """
 
     starts: int
@@ -68,6 +69,8 @@ class Plan:
     load_cycles: int
     idle_seconds: float
     instance_seconds: float
+    nodes: int
+    class_changes: int
 
 
 FULL = Plan(
@@ -77,9 +80,18 @@ FULL = Plan(
     load_cycles=2000,
     idle_seconds=61.0,
     instance_seconds=1.0,
+    nodes=1000,
+    class_changes=10,
 )
 QUICK = Plan(
-    starts=1, warm_up_cycles=4, single_cycles=16, load_cycles=64, idle_seconds=2.0, instance_seconds=0.1
+    starts=1,
+    warm_up_cycles=4,
+    single_cycles=16,
+    load_cycles=64,
+    idle_seconds=2.0,
+    instance_seconds=0.1,
+    nodes=5,
+    class_changes=2,
 )
 
 

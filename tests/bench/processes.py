@@ -11,10 +11,11 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """``Rss`` and ``Anonymous`` of ``/proc/PID/smaps_rollup``, in MiB."""
+    """``Rss`` and ``Anonymous`` of ``/proc/PID/smaps_rollup``, and the most RSS there was so far, in MiB."""
 
     resident: float
     anonymous: float
+    most: float
 
 
 def memory(pid: int) -> Memory:
@@ -23,7 +24,9 @@ def memory(pid: int) -> Memory:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split()[:2]
         kib[name] = int(value)
-    return Memory(kib["Rss:"] / 1024, kib["Anonymous:"] / 1024)
+    status = Path(f"/proc/{pid}/status").read_text()
+    most = int(status.partition("VmHWM:")[2].split()[0])
+    return Memory(kib["Rss:"] / 1024, kib["Anonymous:"] / 1024, most / 1024)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -3,8 +3,9 @@
 import argparse
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +20,7 @@ from kubeletplugin import failures
 ROOT = Path(__file__).parents[3]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 README = (ROOT / "README.md").read_text()
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[Callable[..., None], type[Any]]] = {
     "": (kubeletplugin.settings.add_arguments, kubeletplugin.metrics.Metrics),
     "Controller: ": (controller.settings.add_arguments, controller.metrics.Metrics),
 }
