@@ -86,6 +86,14 @@ class DeviceClasses:
 
     async def run(self) -> None:
         """Never returns; ends by cancellation."""
+        try:
+            await self._run()
+        finally:
+            # Another replica counts them now.
+            self._metrics.classes.set(0)
+            self._metrics.unbacked_classes.set(0)
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._slices.run())
             group.create_task(self._classes.run())
@@ -93,6 +101,8 @@ class DeviceClasses:
             await self._slices.synced.wait()
             await self._classes.synced.wait()
             await self._extended.answer()
+            # Before any class is worked on: without it, none would seem to be wanted.
+            self._look_at_offer()
             group.create_task(self._follow_answer())
             group.create_task(self._resync())
             while True:
@@ -172,9 +182,11 @@ class DeviceClasses:
         if live is not None and live["metadata"].get("deletionTimestamp"):
             return []
         wanted = self._wanted.get(name)
-        if wanted is None:
-            return [] if live is None else await self._retire(name, live)
+        if wanted is None and live is not None:
+            return await self._retire(name, live)
         self._backed(name)
+        if wanted is None:
+            return []
         verdict = judge(live, wanted, with_extended_resource=self._extended.supported)
         if verdict.body is not None:
             await self._apply(name, verdict.body)

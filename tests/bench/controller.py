@@ -14,10 +14,9 @@ from tests.bench.partitions import DEVICES
 from tests.bench.processes import cpu_seconds, memory
 from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
-from tests.harness.controller import running_controller
+from tests.harness.controller import CLASS, running_controller
 from tests.harness.plugin import plugin_node
 
-CLASS = ("resource.k8s.io/v1", "DeviceClass")
 SLICE = ("resource.k8s.io/v1", "ResourceSlice")
 GPU = "gpu.nvidia.com"
 _WRITERS = 8
@@ -33,8 +32,6 @@ def measure_controller(control_plane: ControlPlane, plan: Plan) -> Iterator[Figu
         yield Value("controller: slices", "1", len(nodes) * len(slices))
         yield from running(control_plane, plan, slices)
         list(pool.map(lambda node: delete_all(control_plane, cloned(slices, node)), nodes))
-    for item in control_plane.api.list(*CLASS):
-        control_plane.api.delete(*CLASS, item["metadata"]["name"])
 
 
 def running(control_plane: ControlPlane, plan: Plan, slices: Sequence[dict[str, Any]]) -> Iterator[Figure]:

@@ -16,6 +16,8 @@ from tests.cluster.workspace import Process
 from tests.harness.plugin import free_address
 from tests.harness.probes import Probes
 
+CLASS = ("resource.k8s.io/v1", "DeviceClass")
+OWN_CLASSES = "app.kubernetes.io/managed-by=gpu-dra-controller"
 START_SECONDS = 30.0
 
 _numbers = itertools.count()
@@ -87,7 +89,7 @@ class Controller:
 
 @contextmanager
 def running_controller(control_plane: ControlPlane, kubeconfig: Path | None = None) -> Iterator[Controller]:
-    """A controller without replicas yet; those that are started end with it."""
+    """A controller without replicas yet; those that are started, and their classes, end with it."""
     lease = f"controller-{uuid.uuid4().hex[:8]}"
     controller = Controller(control_plane, kubeconfig or control_plane.kubeconfig, lease)
     try:
@@ -95,3 +97,5 @@ def running_controller(control_plane: ControlPlane, kubeconfig: Path | None = No
     finally:
         controller.stop()
         control_plane.api.delete("coordination.k8s.io/v1", "Lease", lease)
+        for item in control_plane.api.list(*CLASS, label_selector=OWN_CLASSES):
+            control_plane.api.delete(*CLASS, item["metadata"]["name"])

@@ -10,10 +10,9 @@ import pytest
 from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.apiproxy import Away, api_proxy
-from tests.harness.controller import Controller, running_controller
+from tests.harness.controller import CLASS, Controller, running_controller
 from tests.harness.offers import offering_slice
 
-CLASS = ("resource.k8s.io/v1", "DeviceClass")
 SLICE = ("resource.k8s.io/v1", "ResourceSlice")
 CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
 STANDARD = {"gpu.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com"}

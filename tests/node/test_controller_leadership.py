@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
-from tests.harness.controller import Controller, Replica, running_controller
+from tests.harness.controller import CLASS, Controller, Replica, running_controller
 
 LEASE = ("coordination.k8s.io/v1", "Lease")
 
@@ -32,11 +32,15 @@ def test_b157_when_the_leader_is_killed_another_one_acts_within_20_seconds(contr
     (other,) = (replica for replica in replicas if replica is not leader)
     assert other.probes.ready()[0] == 200
     assert not other.leads
+    api = controller.control_plane.api
+    api.wait_for(*CLASS, "mig.nvidia.com", lambda item: True, "made", timeout=15.0)
     leader.process.kill()
     killed = time.monotonic()
-    wait_until(lambda: other.leads, "the other replica to lead", 25.0)
+    api.delete(*CLASS, "mig.nvidia.com")
+    api.wait_for(*CLASS, "mig.nvidia.com", lambda item: True, "restored", timeout=25.0)
     assert time.monotonic() - killed < 20.0
-    lease = controller.control_plane.api.get(*LEASE, controller.lease_name)
+    assert other.leads
+    lease = api.get(*LEASE, controller.lease_name)
     assert lease["spec"]["leaseTransitions"] == 1
 
 
