@@ -62,6 +62,6 @@ def test_who_loses_the_lease_stops_leading_and_stays_ready(controller: Controlle
     api.patch(*LEASE, controller.lease_name, {"spec": {"holderIdentity": "someone else"}})
     wait_until(lambda: not replica.leads, "the leader to stop", 10.0)
     assert replica.probes.ready()[0] == 200
-    assert "does not lead any more" in replica.log()
+    wait_until(lambda: "does not lead any more" in replica.log(), "the log line", 10.0)
     # Who took it does not renew it, so it runs out.
     wait_until(lambda: replica.leads, "the replica to lead again", 20.0)
