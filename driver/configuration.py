@@ -88,42 +88,50 @@ _KINDS: dict[str, type[GpuConfig] | type[MigDeviceConfig]] = {
 }
 
 
-def parse(parameters: object) -> DeviceConfig:
+def parse(parameters: object, place: str = "") -> DeviceConfig:
     """Check the value of one ``opaque.parameters``.
+
+    ``place`` is the path of the parameters in their object; messages then name fields by their full path.
 
     Raises:
         ConfigurationError: wrong version, kind, field or type, or a feature that is not there yet.
     """
     if not isinstance(parameters, Mapping):
-        raise ConfigurationError(f"must be an object, not {shown(parameters)}")
+        field = f"field {place}: it " if place else ""
+        raise ConfigurationError(f"{field}must be an object, not {shown(parameters)}")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    below = f"{place}." if place else ""
     if version != API_VERSION:
-        raise ConfigurationError(f"field apiVersion: {shown(version)} is not known; allowed: {API_VERSION}")
+        raise ConfigurationError(
+            f"field {below}apiVersion: {shown(version)} is not known; allowed: {API_VERSION}"
+        )
     model = _KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
-        raise ConfigurationError(f"field kind: {shown(kind)} is not known; allowed: {', '.join(_KINDS)}")
+        raise ConfigurationError(
+            f"field {below}kind: {shown(kind)} is not known; allowed: {', '.join(_KINDS)}"
+        )
     try:
         config = model.model_validate(dict(parameters))
     except ValidationError as error:
-        raise ConfigurationError(problems(model, parameters, error)) from None
+        raise ConfigurationError(problems(model, parameters, error, place)) from None
     if config.sharing is not None:
-        _check_strategy(config.sharing, parameters["sharing"])
+        _check_strategy(config.sharing, parameters["sharing"], f"{below}sharing")
     return config
 
 
-def _check_strategy(sharing: GpuSharing | MigSharing, given: Mapping[str, Any]) -> None:
+def _check_strategy(sharing: GpuSharing | MigSharing, given: Mapping[str, Any], path: str) -> None:
     """Refuse the configuration of another strategy than the one that is asked for."""
     strategy = sharing.strategy
     if strategy == "TimeSlicing" and sharing.mps_config is not None:
-        raise ConfigurationError(_wrong_section("mpsConfig", given, strategy, "MPS"))
+        raise ConfigurationError(_wrong_section(path, "mpsConfig", given, strategy, "MPS"))
     if strategy == "MPS" and isinstance(sharing, GpuSharing) and sharing.time_slicing_config is not None:
-        raise ConfigurationError(_wrong_section("timeSlicingConfig", given, strategy, "TimeSlicing"))
+        raise ConfigurationError(_wrong_section(path, "timeSlicingConfig", given, strategy, "TimeSlicing"))
     if strategy == "MPS":
-        raise ConfigurationError("field sharing.strategy: 'MPS' is not supported yet; allowed: TimeSlicing")
+        raise ConfigurationError(f"field {path}.strategy: 'MPS' is not supported yet; allowed: TimeSlicing")
 
 
-def _wrong_section(name: str, given: Mapping[str, Any], strategy: str, fitting: str) -> str:
+def _wrong_section(path: str, name: str, given: Mapping[str, Any], strategy: str, fitting: str) -> str:
     return (
-        f"field sharing.{name}: {shown(given[name])} is wrong: it is allowed only with sharing.strategy "
+        f"field {path}.{name}: {shown(given[name])} is wrong: it is allowed only with sharing.strategy "
         f"{fitting}, which here is {strategy}; leave {name} out or change the strategy"
     )

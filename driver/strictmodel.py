@@ -23,14 +23,19 @@ class Strict(BaseModel):
     )
 
 
-def problems(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> str:
-    """What is wrong with a document: each field by its path, with its value and what is allowed."""
-    return "; ".join(_problem(model, document, item) for item in error.errors())
+def problems(
+    model: type[BaseModel], document: Mapping[str, Any], error: ValidationError, place: str = ""
+) -> str:
+    """What is wrong with a document: each field by its path, with its value and what is allowed.
+
+    ``place`` is the path of the document in a larger one, to be put before each field's.
+    """
+    return "; ".join(_problem(model, document, item, place) for item in error.errors())
 
 
-def _problem(model: type[BaseModel], parameters: Mapping[str, Any], error: Any) -> str:
+def _problem(model: type[BaseModel], parameters: Mapping[str, Any], error: Any, place: str) -> str:
     location = [str(part) for part in error["loc"] if part != _KEY]
-    path = ".".join(location) or "parameters"
+    path = ".".join([place, *location] if place else location) or "parameters"
     if error["type"] == "invalid_key" or error["loc"][-1:] == (_KEY,):
         return f"field {path}: the name of a field must be text"
     if error["type"] == "extra_forbidden":

@@ -60,6 +60,24 @@ def test_what_is_wrong_is_named(parameters: object, words: list[str]) -> None:
         assert word in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "field"),
+    [
+        (None, ""),
+        ({}, ".apiVersion"),
+        ({"apiVersion": VERSION}, ".kind"),
+        (config(sharign={}), ".sharign"),
+        (config(sharing={"strategy": "Shared"}), ".sharing.strategy"),
+        (config(sharing={"strategy": "MPS"}), ".sharing.strategy"),
+        (config(sharing={"mpsConfig": {}}), ".sharing.mpsConfig"),
+    ],
+)
+def test_with_a_place_the_field_is_named_by_its_full_path(parameters: object, field: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(parameters, "spec.devices.config[2].opaque.parameters")
+    assert str(raised.value).startswith(f"field spec.devices.config[2].opaque.parameters{field}")
+
+
 def test_b042_unknown_field_is_named_by_its_path() -> None:
     sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"intervall": "Short"}}
     with pytest.raises(
