@@ -1,0 +1,136 @@
+"""The admission webhook of one replica: its certificate kept true, its endpoint served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from controller.admission.certificates import Certificates, Schedule, expiry
+from controller.admission.certificatesecret import CertificateSecret, CertificatesUnavailable
+from controller.admission.endpoint import Endpoint
+from kube.asyncclient import AsyncKubeClient
+from kube.backoff import Backoff
+from kube.errors import ApiError, ApiUnavailable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Where the webhook is and which objects belong to it.
+
+    ``address`` is where it listens, host and port. ``service``, ``secret`` and the namespace of both, and the
+    ValidatingWebhookConfiguration ``configuration``, are the chart's objects. ``names`` are DNS names for
+    which the certificate is good besides that of the Service. ``check_seconds`` is how often Secret and
+    configuration are looked at.
+    """
+
+    address: tuple[str, int]
+    namespace: str
+    service: str
+    secret: str
+    configuration: str
+    names: tuple[str, ...] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    check_seconds: float = 30.0
+
+
+class WebhookMetrics:
+    """What the webhook counts; ``docs/operations.md`` lists it for people."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reviews = Counter(
+            "gpudra_admission_reviews",
+            "Reviews of written objects; outcome is allowed, refused or error (no review that can be judged).",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            "gpudra_webhook_certificate_expiry_seconds",
+            "When the served certificate ends, in seconds since 1970.",
+            registry=registry,
+        )
+        self.certificate_errors = Counter(
+            "gpudra_webhook_certificate_errors",
+            "Times that the webhook's certificates could not be read or kept true.",
+            registry=registry,
+        )
+
+
+class Webhook:
+    """Runs on every replica. A replica without a certificate does not listen, and says so when asked."""
+
+    def __init__(
+        self,
+        client: AsyncKubeClient,
+        settings: WebhookSettings,
+        registry: CollectorRegistry,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings = settings
+        self._metrics = WebhookMetrics(registry)
+        self._now = now
+        self._secret = CertificateSecret(
+            client,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            configuration=settings.configuration,
+            names=(f"{settings.service}.{settings.namespace}.svc", *settings.names),
+            schedule=settings.schedule,
+        )
+        self._endpoint = Endpoint(settings.address, self._reviewed)
+        self._has_certificate = asyncio.Event()
+        self._trouble = ""
+
+    def not_ready(self) -> Sequence[str]:
+        """What is missing before reviews are answered."""
+        if self._has_certificate.is_set():
+            return ()
+        return (f"the webhook has no certificate yet: {self._trouble or 'it was not read yet'}",)
+
+    async def run(self) -> None:
+        """Keep the certificate true and answer reviews, until cancelled.
+
+        Raises:
+            ExceptionGroup: of OSError, when the address cannot be listened on.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_certificate(), name="webhook certificate")
+            group.create_task(self._serve(), name="webhook endpoint")
+
+    async def _serve(self) -> None:
+        await self._has_certificate.wait()
+        await self._endpoint.run()
+
+    async def _keep_certificate(self) -> None:
+        backoff = Backoff(maximum=self._settings.check_seconds)
+        while True:
+            try:
+                self._use(await self._secret.refresh(self._now()))
+                self._trouble = ""
+                # Replicas that started together should not all renew together.
+                delay = self._settings.check_seconds * random.uniform(0.75, 1.25)
+            except (ApiError, ApiUnavailable, CertificatesUnavailable, ssl.SSLError) as error:
+                self._metrics.certificate_errors.inc()
+                if str(error) != self._trouble:
+                    log.warning("the certificate of the webhook is not kept true: %s", error)
+                self._trouble = str(error)
+                delay = backoff.next_delay(getattr(error, "retry_after", None))
+            await asyncio.sleep(delay)
+
+    def _use(self, certificates: Certificates) -> None:
+        if certificates.serving is None:
+            return
+        self._endpoint.use(certificates.serving)
+        self._metrics.certificate_expiry.set(expiry(certificates.serving).timestamp())
+        self._has_certificate.set()
+
+    def _reviewed(self, kind: str, outcome: str) -> None:
+        self._metrics.reviews.labels(kind, outcome).inc()
