@@ -1,8 +1,8 @@
 """The Secret that holds the webhook's certificates, and whom the API server is told to trust.
 
-All replicas look at both and write what is due; every write is bound to what was read, so that of two replicas
-that want the same one wins and the other looks again. Secret and configuration belong to the chart: they are
-changed, never made, so that no right to make Secrets is needed.
+All replicas look at both and write what is due; every write is bound to what was read, so that of two
+replicas that want the same one wins and the other looks again. Secret and configuration belong to the chart:
+they are changed, never made, so that no right to make Secrets is needed.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class CertificateSecret:
                 raise
             return due
         raise CertificatesUnavailable(
-            f"Secret {self._namespace}/{self._secret} or ValidatingWebhookConfiguration {self._configuration} "
-            f"changed {_TRIES} times while they were written; it is tried again"
+            f"Secret {self._namespace}/{self._secret} or ValidatingWebhookConfiguration "
+            f"{self._configuration} changed {_TRIES} times while they were written; it is tried again"
         )
 
     async def _read_configuration(self) -> Object:
@@ -103,8 +103,8 @@ class CertificateSecret:
         except ApiError as error:
             if error.not_found:
                 raise CertificatesUnavailable(
-                    f"Secret {self._namespace}/{self._secret}, for the webhook's certificates, does not exist; "
-                    "install the chart again, or turn its webhook off"
+                    f"Secret {self._namespace}/{self._secret}, for the webhook's certificates, does not "
+                    "exist; install the chart again, or turn its webhook off"
                 ) from None
             raise
 

@@ -21,7 +21,8 @@ LONGEST_BODY_BYTES = 8 * 1024 * 1024
 """An object is at most 3 MiB as a request; an update's review holds it twice."""
 
 OnReview = Callable[[str, str], None]
-"""Called after each review with the object's kind (empty if none) and ``allowed``, ``refused`` or ``error``."""
+"""Called after each review with the object's kind (empty if none), and ``allowed``, ``refused`` or ``error``.
+"""
 
 log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ class WebhookMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reviews = Counter(
             "gpudra_admission_reviews",
-            "Reviews of written objects; outcome is allowed, refused or error (no review that can be judged).",
+            "Reviews of written objects; outcome is allowed, refused, or error (it could not be judged).",
             ["kind", "outcome"],
             registry=registry,
         )

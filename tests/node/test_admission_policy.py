@@ -1,0 +1,227 @@
+"""What the API server lets node plugins write, by the chart's policies and real service-account tokens."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from kube.resources import RESOURCE_SLICES, Object, Resource
+from tests.cluster.api import wait_until
+from tests.cluster.controlplane import ControlPlane
+from tests.harness.chart import rendered
+
+NAMESPACE = "policy-test"
+PARTITIONS = Resource("gpudra.io/v1alpha1", "nodepartitions")
+PARTITIONS_DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "nodepartitions.gpudra.io"},
+    "spec": {
+        "group": "gpudra.io",
+        "scope": "Cluster",
+        "names": {"plural": "nodepartitions", "singular": "nodepartition", "kind": "NodePartition"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+
+
+def account() -> str:
+    """The user for whom the policy is, as the rendered policy has it."""
+    policy = rendered("admission-policy.yaml", NAMESPACE)[0]
+    expression = policy["spec"]["matchConditions"][0]["expression"]
+    prefix = f'request.userInfo.username == "system:serviceaccount:{NAMESPACE}:'
+    assert expression.startswith(prefix)
+    return str(expression.removeprefix(prefix).removesuffix('"'))
+
+
+def slice_on(name: str, driver: str = "gpu.nvidia.com", **node: Any) -> Object:
+    device = {"name": "gpu-0"}
+    if node.get("perDeviceNodeSelection"):
+        device = {"name": "gpu-0", "nodeName": "mine"}
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {"driver": driver, "pool": pool, "devices": [device], **node},
+    }
+
+
+class Callers:
+    """Clients of users who may write slices and NodePartitions as far as RBAC goes."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self.mine, self.other = (f"node-{uuid.uuid4().hex[:8]}" for _ in range(2))
+        for node in (self.mine, self.other):
+            plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        self.plugin = self._client(account(), self.mine)
+        self.unbound = self._client(account(), None)
+        self.somebody = self._client("somebody", self.mine)
+
+    def _client(self, name: str, node: str | None) -> KubeClient:
+        path: Path = self._plane.kubeconfig_for_service_account(NAMESPACE, name, node)
+        return KubeClient.load(path)
+
+    def close(self) -> None:
+        for client in (self.plugin, self.unbound, self.somebody):
+            client.close()
+        for node in (self.mine, self.other):
+            self._plane.api.delete("v1", "Node", node)
+
+
+@pytest.fixture(scope="module")
+def callers(control_plane: ControlPlane) -> Iterator[Callers]:
+    api = control_plane.api
+    made = [PARTITIONS_DEFINITION, *rendered("admission-policy.yaml", NAMESPACE)]
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "policy-test"},
+        "rules": [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["*"]},
+            {
+                "apiGroups": ["gpudra.io"],
+                "resources": ["nodepartitions", "nodepartitions/status"],
+                "verbs": ["*"],
+            },
+        ],
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "policy-test"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "policy-test"},
+        "subjects": [
+            {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
+            for name in (account(), "somebody")
+        ],
+    }
+    made += [role, binding]
+    api.apply(yaml.safe_dump_all(made))
+    started = Callers(control_plane)
+
+    def in_force() -> bool:
+        try:
+            started.plugin.create(RESOURCE_SLICES, slice_on("probe", nodeName=started.other), dry_run=True)
+        except ApiError as error:
+            return "spec.nodeName must be" in error.message
+        return False
+
+    wait_until(in_force, "the policy to be in force", 30)
+    wait_until(
+        lambda: (
+            api.find("apiextensions.k8s.io/v1", "CustomResourceDefinition", "nodepartitions.gpudra.io")
+            and "gpudra.io/v1alpha1" in str(api.request("GET", "/apis/gpudra.io"))
+        ),
+        "NodePartitions to be served",
+        30,
+    )
+    yield started
+    started.close()
+    for item in made[::-1]:
+        api.delete(item["apiVersion"], item["kind"], item["metadata"]["name"])
+
+
+def refused(error: pytest.ExceptionInfo[ApiError], *words: str) -> None:
+    assert error.value.forbidden, error.value
+    for word in words:
+        assert word in error.value.message
+
+
+def test_b152_a_node_plugin_writes_and_deletes_slices_of_its_own_node(callers: Callers) -> None:
+    plugin, name = callers.plugin, f"own-{callers.mine}"
+    stored = plugin.create(RESOURCE_SLICES, slice_on(name, nodeName=callers.mine))
+    stored["spec"]["pool"]["generation"] = 2
+    plugin.replace(RESOURCE_SLICES, name, stored)
+    plugin.patch(RESOURCE_SLICES, name, {"metadata": {"labels": {"a": "b"}}})
+    plugin.delete(RESOURCE_SLICES, name)
+
+
+NODE_SELECTOR = {
+    "nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"nodeName": "other"},
+        {"allNodes": True},
+        {"nodeSelector": NODE_SELECTOR},
+        {"perDeviceNodeSelection": True},
+    ],
+    ids=["other node", "all nodes", "node selector", "per device"],
+)
+def test_b152_a_node_plugin_writes_no_slice_of_other_nodes(callers: Callers, where: dict[str, Any]) -> None:
+    if "nodeName" in where:
+        where = {"nodeName": callers.other}
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.create(RESOURCE_SLICES, slice_on("elsewhere", **where))
+    refused(raised, f"spec.nodeName must be {callers.mine}", where.get("nodeName", '""'))
+    callers.somebody.create(RESOURCE_SLICES, slice_on("elsewhere", **where))
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.delete(RESOURCE_SLICES, "elsewhere")
+    refused(raised, "spec.nodeName must be")
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.patch(RESOURCE_SLICES, "elsewhere", {"metadata": {"labels": {"a": "b"}}})
+    refused(raised, "spec.nodeName must be")
+    callers.somebody.delete(RESOURCE_SLICES, "elsewhere")
+
+
+def test_b152_a_token_that_is_bound_to_no_node_writes_no_slice(callers: Callers) -> None:
+    with pytest.raises(ApiError) as raised:
+        callers.unbound.create(RESOURCE_SLICES, slice_on("unbound", nodeName=callers.mine))
+    refused(raised, "bound to no node")
+
+
+def test_a_node_plugin_writes_no_slice_of_another_driver(callers: Callers) -> None:
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.create(
+            RESOURCE_SLICES, slice_on("foreign", "other.example.com", nodeName=callers.mine)
+        )
+    refused(raised, "spec.driver must be gpu.nvidia.com; it is other.example.com")
+
+
+def test_b152_others_are_not_concerned(callers: Callers, control_plane: ControlPlane) -> None:
+    for name, where in (("any-node", {"nodeName": callers.other}), ("any-all", {"allNodes": True})):
+        callers.somebody.create(RESOURCE_SLICES, slice_on(name, **where))
+        callers.somebody.delete(RESOURCE_SLICES, name)
+
+
+def test_a_node_plugin_writes_the_status_of_its_own_node_partition_only(callers: Callers) -> None:
+    for node in (callers.mine, callers.other):
+        callers.somebody.create(
+            PARTITIONS,
+            {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePartition", "metadata": {"name": node}},
+        )
+    change = {"status": {"seen": "yes"}}
+    callers.plugin.patch(PARTITIONS, callers.mine, change, subresource="status")
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.patch(PARTITIONS, callers.other, change, subresource="status")
+    refused(raised, "only the NodePartition of its own node", callers.mine, callers.other)
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.patch(PARTITIONS, callers.mine, {"spec": {"mig": "off"}})
+    refused(raised, "only the status")
+    with pytest.raises(ApiError) as raised:
+        callers.plugin.delete(PARTITIONS, callers.mine)
+    refused(raised, "only the status")
