@@ -130,7 +130,7 @@ def test_all_wrong_entries_are_told_at_once() -> None:
 
 
 def test_a_message_stays_short_whatever_was_written() -> None:
-    many = parameters(**{f"field{number}": 1 for number in range(1000)})
+    many = {**parameters(), **{f"field{number}": 1 for number in range(1000)}}
     allowed, message = verdict(review(written("ResourceClaim", "v1", entry(many))))
     assert not allowed
     assert len(message) == LONGEST_MESSAGE
