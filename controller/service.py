@@ -7,6 +7,7 @@ import logging
 import signal
 import uuid
 
+from controller.admission.webhook import Webhook
 from controller.deviceclasses.reconciler import DeviceClasses
 from controller.metrics import Metrics
 from controller.parts import Part, Surroundings, run_together
@@ -29,6 +30,9 @@ def parts(surroundings: Surroundings) -> list[Part]:
     classes = surroundings.settings.classes
     if classes.create:
         found.append(Part("DeviceClasses", lambda: DeviceClasses(surroundings, classes.classes).run()))
+    if (webhook_settings := surroundings.settings.webhook) is not None:
+        webhook = Webhook(surroundings.client, webhook_settings, surroundings.metrics.registry)
+        found.append(Part("webhook", webhook.run, leading=False, not_ready=webhook.not_ready))
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.admission.settings import WebhookSettings
 from controller.deviceclasses import settingsfile
 from controller.deviceclasses.settingsfile import ClassSettings, ClassSettingsError
 from kube import flags
@@ -21,7 +22,7 @@ class Settings:
     """What one run of the controller needs to know. Times are in seconds, paths are absolute.
 
     ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses.
-    ``classes`` is what the file of ``--classes`` says.
+    ``classes`` is what the file of ``--classes`` says. ``webhook`` is ``None`` where there is none.
     """
 
     kubeconfig: Path | None
@@ -31,6 +32,7 @@ class Settings:
     http_address: tuple[str, int] | None
     classes: ClassSettings
     class_grace_seconds: float
+    webhook: WebhookSettings | None
     log_format: str
     log_level: str
 
@@ -46,6 +48,21 @@ _FLAGS = (
         "class-grace-period",
         "600",
         "seconds that a DeviceClass of a MIG profile stays when no node offers the profile any more",
+    ),
+    Flag(
+        "webhook-address",
+        "none",
+        "where the admission webhook listens, over TLS; none or empty: there is none",
+    ),
+    Flag(
+        "webhook-name",
+        "gpu-dra-driver-webhook",
+        "name of the webhook's Service, Secret and ValidatingWebhookConfiguration",
+    ),
+    Flag(
+        "webhook-hosts",
+        "",
+        "DNS names, by comma, by which the API server calls the webhook where it does not use the Service",
     ),
     Flag("log-format", "text", "text or json"),
     Flag("log-level", "info", "debug, info, warning or error"),
@@ -72,6 +89,7 @@ def read(arguments: argparse.Namespace) -> Settings:
         http_address=flags.address(values, "http-address"),
         classes=_classes(values),
         class_grace_seconds=flags.seconds(values, "class-grace-period"),
+        webhook=_webhook(values),
         log_format=flags.one_of(values, "log-format", flags.LOG_FORMATS),
         log_level=flags.one_of(values, "log-level", flags.LOG_LEVELS),
     )
@@ -92,6 +110,20 @@ def _namespace(values: Values) -> str:
     if not is_label(name):
         raise ValueError(f"--namespace: {name!r} cannot be the name of a namespace: {LABEL_RULE}")
     return name
+
+
+def _webhook(values: Values) -> WebhookSettings | None:
+    address = flags.address(values, "webhook-address")
+    if address is None:
+        return None
+    name = values["webhook-name"]
+    if not is_label(name):
+        raise ValueError(f"--webhook-name: {name!r} cannot be the name of a Service: {LABEL_RULE}")
+    hosts = tuple(host.strip() for host in values["webhook-hosts"].split(",") if host.strip())
+    for host in hosts:
+        if not is_subdomain(host):
+            raise ValueError(f"--webhook-hosts: {host!r} is no DNS name: {SUBDOMAIN_RULE}")
+    return WebhookSettings(address, _namespace(values), name, hosts)
 
 
 def _lease_name(values: Values) -> str:

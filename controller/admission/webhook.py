@@ -7,39 +7,19 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from controller.admission.certificates import Certificates, Schedule, expiry
+from controller.admission.certificates import Certificates, expiry
 from controller.admission.certificatesecret import CertificateSecret, CertificatesUnavailable
 from controller.admission.endpoint import Endpoint
+from controller.admission.settings import WebhookSettings
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.errors import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookSettings:
-    """Where the webhook is and which objects belong to it.
-
-    ``address`` is where it listens, host and port. ``service``, ``secret`` and the namespace of both, and the
-    ValidatingWebhookConfiguration ``configuration``, are the chart's objects. ``names`` are DNS names for
-    which the certificate is good besides that of the Service. ``check_seconds`` is how often Secret and
-    configuration are looked at.
-    """
-
-    address: tuple[str, int]
-    namespace: str
-    service: str
-    secret: str
-    configuration: str
-    names: tuple[str, ...] = ()
-    schedule: Schedule = field(default_factory=Schedule)
-    check_seconds: float = 30.0
 
 
 class WebhookMetrics:
@@ -80,9 +60,9 @@ class Webhook:
         self._secret = CertificateSecret(
             client,
             namespace=settings.namespace,
-            secret=settings.secret,
-            configuration=settings.configuration,
-            names=(f"{settings.service}.{settings.namespace}.svc", *settings.names),
+            secret=settings.name,
+            configuration=settings.name,
+            names=(f"{settings.name}.{settings.namespace}.svc", *settings.hosts),
             schedule=settings.schedule,
         )
         self._endpoint = Endpoint(settings.address, self._reviewed)

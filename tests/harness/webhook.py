@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 
 from controller.admission.certificates import Schedule
-from controller.admission.webhook import Webhook, WebhookSettings
+from controller.admission.settings import WebhookSettings
+from controller.admission.webhook import Webhook
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
 from tests.cluster.api import ApiError, Object, wait_until
@@ -37,7 +38,7 @@ class Clock:
 
 
 class Installed:
-    """The chart's webhook objects on an API server, which calls `https://localhost:<port>` instead of a pod."""
+    """The chart's webhook objects on an API server, which calls `https://localhost:<port>`, no Service."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -80,9 +81,7 @@ class Installed:
             ("", port or self.port),
             NAMESPACE,
             NAME,
-            NAME,
-            NAME,
-            names=("localhost",),
+            hosts=("localhost",),
             schedule=schedule or Schedule(),
             check_seconds=0.25,
         )

@@ -17,6 +17,7 @@ from tests.cluster.api import Object, wait_until
 from tests.cluster.controlplane import ControlPlane, free_ports
 from tests.cluster.fixtures import require
 from tests.cluster.requirements import control_plane_missing
+from tests.harness.controller import running_controller
 from tests.harness.webhook import CONFIGURATIONS, NAME, NAMESPACE, STEP_SECONDS, Clock, Installed
 
 PARAMETERS = "resource.nvidia.com/v1beta1"
@@ -157,6 +158,23 @@ def test_a_replica_without_its_secret_says_what_is_missing_and_recovers(installe
         api.create(secret)
         assert "'MPS'" in installed.wait_refusing(BAD)
         assert not webhook.not_ready()
+
+
+def test_controllers_answer_and_one_that_is_killed_stops_nobody(installed: Installed) -> None:
+    flags = {"namespace": NAMESPACE, "webhook_name": NAME, "webhook_hosts": "localhost"}
+    with running_controller(installed.plane) as controller:
+        address = f":{installed.port}"
+        asked = controller.start(webhook_address=address, **flags)
+        other = controller.start(webhook_address=f":{free_ports(1)[0]}", **flags)
+        installed.wait_refusing(BAD)
+        for replica in (asked, other):
+            replica.probes.wait_ready(STEP_SECONDS)
+        reviews = "gpudra_admission_reviews_total"
+        assert asked.probes.metric(reviews, kind="ResourceClaim", outcome="refused") >= 1
+        asked.process.kill()
+        assert installed.verdict(BAD) == ""
+        controller.start(webhook_address=address, **flags)
+        assert "'MPS'" in installed.wait_refusing(BAD)
 
 
 @pytest.mark.parametrize(
