@@ -47,3 +47,19 @@ class Metrics:
             "Whether the API server stores the extended resource of a DeviceClass; 1 or 0.",
             registry=registry,
         )
+        self.admission_reviews = Counter(
+            "gpudra_admission_reviews",
+            "Reviews of written objects; outcome is allowed, refused, or error (it could not be judged).",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self.certificate_expiry = Gauge(
+            "gpudra_webhook_certificate_expiry_seconds",
+            "When the served certificate of the webhook ends, in seconds since 1970.",
+            registry=registry,
+        )
+        self.certificate_errors = Counter(
+            "gpudra_webhook_certificate_errors",
+            "Times that the webhook's certificates could not be read or kept true.",
+            registry=registry,
+        )

@@ -15,9 +15,10 @@ from controller.settings import Settings
 from kube import logs
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
-from kube.events import EventRecorder
+from kube.events import EventRecorder, ObjectReference
 from kube.leadership import Leadership
 from kube.probes import ProbeServer
+from kube.resources import VALIDATING_WEBHOOKS
 
 COMPONENT = "gpu-dra-controller"
 
@@ -31,7 +32,15 @@ def parts(surroundings: Surroundings) -> list[Part]:
     if classes.create:
         found.append(Part("DeviceClasses", lambda: DeviceClasses(surroundings, classes.classes).run()))
     if (webhook_settings := surroundings.settings.webhook) is not None:
-        webhook = Webhook(surroundings.client, webhook_settings, surroundings.metrics.registry)
+        about = ObjectReference(
+            VALIDATING_WEBHOOKS.group_version, "ValidatingWebhookConfiguration", webhook_settings.name
+        )
+        webhook = Webhook(
+            surroundings.client,
+            webhook_settings,
+            surroundings.metrics,
+            lambda reason, message: surroundings.events.warning(about, reason, message),
+        )
         found.append(Part("webhook", webhook.run, leading=False, not_ready=webhook.not_ready))
     return found
 

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import ssl
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-
 from controller.admission.certificates import Certificates, expiry
 from controller.admission.certificatesecret import CertificateSecret, CertificatesUnavailable
 from controller.admission.endpoint import Endpoint
 from controller.admission.settings import WebhookSettings
+from controller.metrics import Metrics
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
+from kube.conditions import Announce, Condition, Conditions
 from kube.errors import ApiError, ApiUnavailable
-
-log = logging.getLogger(__name__)
-
-
-class WebhookMetrics:
-    """What the webhook counts; ``docs/operations.md`` lists it for people."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.reviews = Counter(
-            "gpudra_admission_reviews",
-            "Reviews of written objects; outcome is allowed, refused, or error (it could not be judged).",
-            ["kind", "outcome"],
-            registry=registry,
-        )
-        self.certificate_expiry = Gauge(
-            "gpudra_webhook_certificate_expiry_seconds",
-            "When the served certificate ends, in seconds since 1970.",
-            registry=registry,
-        )
-        self.certificate_errors = Counter(
-            "gpudra_webhook_certificate_errors",
-            "Times that the webhook's certificates could not be read or kept true.",
-            registry=registry,
-        )
 
 
 class Webhook:
@@ -51,11 +26,13 @@ class Webhook:
         self,
         client: AsyncKubeClient,
         settings: WebhookSettings,
-        registry: CollectorRegistry,
+        metrics: Metrics,
+        announce: Announce,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._settings = settings
-        self._metrics = WebhookMetrics(registry)
+        self._metrics = metrics
+        self._conditions = Conditions(announce)
         self._now = now
         self._secret = CertificateSecret(
             client,
@@ -95,13 +72,13 @@ class Webhook:
             try:
                 self._use(await self._secret.refresh(self._now()))
                 self._trouble = ""
+                self._conditions.stand(())
                 # Replicas that started together should not all renew together.
                 delay = self._settings.check_seconds * random.uniform(0.75, 1.25)
             except (ApiError, ApiUnavailable, CertificatesUnavailable, ssl.SSLError) as error:
                 self._metrics.certificate_errors.inc()
-                if str(error) != self._trouble:
-                    log.warning("the certificate of the webhook is not kept true: %s", error)
                 self._trouble = str(error)
+                self._conditions.stand([Condition("WebhookCertificateNotKept", self._trouble)])
                 delay = backoff.next_delay(getattr(error, "retry_after", None))
             await asyncio.sleep(delay)
 
@@ -113,4 +90,4 @@ class Webhook:
         self._has_certificate.set()
 
     def _reviewed(self, kind: str, outcome: str) -> None:
-        self._metrics.reviews.labels(kind, outcome).inc()
+        self._metrics.admission_reviews.labels(kind, outcome).inc()

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from prometheus_client import CollectorRegistry
-
 from controller.admission.certificates import Schedule
 from controller.admission.settings import WebhookSettings
 from controller.admission.webhook import Webhook
+from controller.metrics import Metrics
 from kube.asyncclient import AsyncKubeClient
 from kube.client import KubeClient
 from tests.cluster.api import ApiError, Object, wait_until
@@ -43,6 +42,7 @@ class Installed:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.port = free_ports(1)[0]
+        self.announced: list[str] = []
 
     def install(self) -> None:
         api = self.plane.api
@@ -62,6 +62,9 @@ class Installed:
             self.plane.api.delete(
                 item["apiVersion"], item["kind"], metadata["name"], metadata.get("namespace", "")
             )
+
+    def _announced(self, reason: str, message: str) -> None:
+        self.announced.append(f"{reason}: {message}")
 
     def secret(self) -> Object:
         return self.plane.api.get("v1", "Secret", NAME, NAMESPACE)
@@ -86,7 +89,7 @@ class Installed:
             check_seconds=0.25,
         )
         loop = asyncio.new_event_loop()
-        webhook = Webhook(client, settings, CollectorRegistry(), clock)
+        webhook = Webhook(client, settings, Metrics(), self._announced, clock)
         task = loop.create_task(webhook.run())
 
         def run() -> None:

@@ -158,6 +158,8 @@ def test_a_replica_without_its_secret_says_what_is_missing_and_recovers(installe
         api.create(secret)
         assert "'MPS'" in installed.wait_refusing(BAD)
         assert not webhook.not_ready()
+        assert len(installed.announced) == 1
+        assert installed.announced[0].startswith(f"WebhookCertificateNotKept: Secret {NAMESPACE}/{NAME}")
 
 
 def test_controllers_answer_and_one_that_is_killed_stops_nobody(installed: Installed) -> None:
