@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.resources import RESOURCE_SLICES, Object, Resource
 from tests.cluster.api import wait_until
+from tests.cluster.components import REPOSITORY
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.chart import rendered
+from tests.harness.plugin import PluginNode
 
 NAMESPACE = "policy-test"
 PARTITIONS = Resource("gpudra.io/v1alpha1", "nodepartitions")
@@ -49,6 +52,17 @@ def account() -> str:
     prefix = f'request.userInfo.username == "system:serviceaccount:{NAMESPACE}:'
     assert expression.startswith(prefix)
     return str(expression.removeprefix(prefix).removesuffix('"'))
+
+
+def bound(role: str, *accounts: str) -> Object:
+    """The binding of a ClusterRole, by its name, to service accounts."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE} for name in accounts],
+    }
 
 
 def slice_on(name: str, driver: str = "gpu.nvidia.com", **node: Any) -> Object:
@@ -104,17 +118,7 @@ def callers(control_plane: ControlPlane) -> Iterator[Callers]:
             },
         ],
     }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "policy-test"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "policy-test"},
-        "subjects": [
-            {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}
-            for name in (account(), "somebody")
-        ],
-    }
-    made += [role, binding]
+    made += [role, bound("policy-test", account(), "somebody")]
     api.apply(yaml.safe_dump_all(made))
     started = Callers(control_plane)
 
@@ -138,6 +142,38 @@ def callers(control_plane: ControlPlane) -> Iterator[Callers]:
     started.close()
     for item in made[::-1]:
         api.delete(item["apiVersion"], item["kind"], item["metadata"]["name"])
+
+
+def documented_rules() -> list[Object]:
+    """The rules of the node plugin's ClusterRole, as docs/security.md lists them."""
+    text = (REPOSITORY / "docs" / "security.md").read_text()
+    section = text.split("## Rights of the node plugin")[1].split("\n## ")[0]
+    rules = []
+    for line in section.splitlines():
+        if not line.startswith("| `"):
+            continue
+        what, verbs, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        resource, *names = re.findall("`([^`]+)`", what)
+        rule: Object = {
+            "apiGroups": ["" if resource in ("nodes", "events") else "resource.k8s.io"],
+            "resources": [resource],
+            "verbs": re.findall("`([^`]+)`", verbs),
+        }
+        rules.append({**rule, "resourceNames": names} if names else rule)
+    return rules
+
+
+def test_b155_the_documented_rights_of_the_node_plugin_are_narrow() -> None:
+    rules = documented_rules()
+    by_resource: dict[str, set[str]] = {}
+    for rule in rules:
+        by_resource.setdefault(rule["resources"][0], set()).update(rule["verbs"])
+    assert "*" not in {verb for verbs in by_resource.values() for verb in verbs}
+    assert not {"pods", "secrets"} & by_resource.keys()
+    assert by_resource["nodes"] == {"get"}
+    (driver,) = (rule for rule in rules if rule["resources"] == ["resourceclaims/driver"])
+    assert driver["resourceNames"] == ["gpu.nvidia.com"]
+    assert all(verb.startswith("associated-node:") for verb in driver["verbs"])
 
 
 def refused(error: pytest.ExceptionInfo[ApiError], *words: str) -> None:
@@ -225,3 +261,31 @@ def test_a_node_plugin_writes_the_status_of_its_own_node_partition_only(callers:
     with pytest.raises(ApiError) as raised:
         callers.plugin.delete(PARTITIONS, callers.mine)
     refused(raised, "only the status")
+
+
+def test_the_plugin_publishes_and_repairs_with_the_documented_rights_and_the_policies(
+    callers: Callers, make_node: Callable[..., PluginNode], control_plane: ControlPlane
+) -> None:
+    node = make_node("t4x4")
+    name, api = f"plugin-{node.name}", control_plane.api
+    node.kubeconfig = control_plane.kubeconfig_for_service_account(NAMESPACE, account(), node.name)
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name},
+        "rules": documented_rules(),
+    }
+    # The role with which this module tries the policies would let the plugin do everything.
+    api.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "policy-test")
+    api.apply(yaml.safe_dump_all([role, bound(name, account())]))
+    try:
+        node.start()
+        published = node.wait_published(4)
+        for item in node.slices():
+            api.delete("resource.k8s.io/v1", "ResourceSlice", item["metadata"]["name"])
+        assert node.wait_published(4, 60.0).keys() == published.keys()
+        assert "forbidden" not in node.log()
+    finally:
+        for kind in ("ClusterRole", "ClusterRoleBinding"):
+            api.delete("rbac.authorization.k8s.io/v1", kind, name)
+        api.apply(yaml.safe_dump(bound("policy-test", account(), "somebody")))
