@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 from driver.nodepolicy import NodePolicy
 from kube.conditions import Announce, Condition, Conditions
 from kubeletplugin.metrics import Metrics
+
+LONGEST_BYTES = 1024 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +87,22 @@ class PolicyFile:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        # A pipe without a writer would hold up a blocking open for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PolicyFileError(f"{path} cannot be read: it is no regular file")
+            with open(descriptor, "rb", closefd=False) as file:
+                content = file.read(LONGEST_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        raise PolicyFileError(f"{path} cannot be read: {error}") from error
+        raise PolicyFileError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > LONGEST_BYTES:
+        raise PolicyFileError(
+            f"{path} is longer than {LONGEST_BYTES} bytes, which is all a ConfigMap can hold"
+        )
+    return content
 
 
 def _parse(path: Path, content: bytes, defaults: NodePolicy) -> NodePolicy:

@@ -17,7 +17,7 @@ from driver.migoffer import MigPolicy
 from driver.nodepolicy import NodePolicy
 from driver.shares import ShareMode, Shares
 from kubeletplugin.metrics import Metrics
-from kubeletplugin.policyfile import PolicyFile, PolicyFileError, read_policy
+from kubeletplugin.policyfile import LONGEST_BYTES, PolicyFile, PolicyFileError, read_policy
 from tests.unit.kubeletplugin.test_publisher import until
 
 HEAD = "apiVersion: gpudra.io/v1alpha1\nkind: NodePolicy\n"
@@ -103,6 +103,7 @@ def test_values_are_what_they_look_like(path: Path) -> None:
         (f"{HEAD}kind: NodePolicy", ["is no YAML document", "key 'kind' is there twice"]),
         (f"{HEAD}metadata: !!int x", ["is no YAML document"]),
         (HEAD + "[" * 3000, ["is no YAML document"]),
+        pytest.param("#" * (LONGEST_BYTES + 1), ["is longer than 1048576 bytes"], id="long"),
     ],
 )
 async def test_a_bad_file_keeps_what_held_and_is_told_once(path: Path, text: str, words: list[str]) -> None:
@@ -168,8 +169,16 @@ async def test_a_file_that_goes_and_comes_back(path: Path) -> None:
         assert "No such file" in message
         path.mkdir()
         await until(lambda: len(watched.events) == 2)
-        assert "directory" in watched.events[1][1]
+        assert "no regular file" in watched.events[1][1]
         path.rmdir()
+        # Nobody writes into it: whoever opens it as a file waits for ever.
+        os.mkfifo(path)
+        await asyncio.sleep(0.05)
+        path.unlink()
+        path.symlink_to(path.name)
+        await until(lambda: len(watched.events) == 3)
+        assert "symbolic links" in watched.events[2][1]
+        path.unlink()
         path.write_text(places(8))
         await until(lambda: watched.valid)
         assert watched.places() == [8]
