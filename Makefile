@@ -55,7 +55,7 @@ components: venv ## etcd, Kubernetes and containerd for the tests, built once (n
 	$(BIN)/python -m tests.cluster.components
 
 test-node: venv components ## the real plugin process, a real API server, simulated GPUs
-	$(BIN)/pytest -n $(NODE_WORKERS) --dist loadfile tests/node
+	$(BIN)/pytest -n $(NODE_WORKERS) --dist loadfile --no-loadscope-reorder tests/node
 
 test-e2e: venv components ## real kubelet, scheduler and containerd (needs root)
 	$(BIN)/pytest -n $(CLUSTER_WORKERS) --dist loadfile tests/e2e

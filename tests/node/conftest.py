@@ -16,6 +16,23 @@ MakeNode = Callable[..., PluginNode]
 
 __all__ = ["control_plane"]
 
+LONG_MODULES = (
+    "test_partitions_steps",
+    "test_timeslicing_steps",
+    "test_partitions_random",
+    "test_crash_again",
+    "test_crash_partitions",
+    "test_crash_steps",
+    "test_bench",
+    "test_crash_shares",
+    "test_crash_timeslicing",
+)
+"""Begun first, so that none of them is what all wait for at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONG_MODULES)
+
 
 @pytest.fixture
 def make_node(control_plane: ControlPlane) -> Iterator[MakeNode]:
