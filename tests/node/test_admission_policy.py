@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +14,10 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.resources import RESOURCE_SLICES, Object, Resource
 from tests.cluster.api import wait_until
-from tests.cluster.components import REPOSITORY
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.chart import rendered
 from tests.harness.plugin import PluginNode
+from tests.harness.rights import documented_rules
 
 NAMESPACE = "policy-test"
 PARTITIONS = Resource("gpudra.io/v1alpha1", "nodepartitions")
@@ -144,27 +143,8 @@ def callers(control_plane: ControlPlane) -> Iterator[Callers]:
         api.delete(item["apiVersion"], item["kind"], item["metadata"]["name"])
 
 
-def documented_rules() -> list[Object]:
-    """The rules of the node plugin's ClusterRole, as docs/security.md lists them."""
-    text = (REPOSITORY / "docs" / "security.md").read_text()
-    section = text.split("## Rights of the node plugin")[1].split("\n## ")[0]
-    rules = []
-    for line in section.splitlines():
-        if not line.startswith("| `"):
-            continue
-        what, verbs, _ = (cell.strip() for cell in line.strip("|").split("|"))
-        resource, *names = re.findall("`([^`]+)`", what)
-        rule: Object = {
-            "apiGroups": ["" if resource in ("nodes", "events") else "resource.k8s.io"],
-            "resources": [resource],
-            "verbs": re.findall("`([^`]+)`", verbs),
-        }
-        rules.append({**rule, "resourceNames": names} if names else rule)
-    return rules
-
-
 def test_b155_the_documented_rights_of_the_node_plugin_are_narrow() -> None:
-    rules = documented_rules()
+    rules = documented_rules("node plugin")
     by_resource: dict[str, set[str]] = {}
     for rule in rules:
         by_resource.setdefault(rule["resources"][0], set()).update(rule["verbs"])
@@ -273,7 +253,7 @@ def test_the_plugin_publishes_and_repairs_with_the_documented_rights_and_the_pol
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": name},
-        "rules": documented_rules(),
+        "rules": documented_rules("node plugin"),
     }
     # The role with which this module tries the policies would let the plugin do everything.
     api.delete("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "policy-test")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import helm_python
@@ -18,6 +18,7 @@ from kubeletplugin.policyfile import read_policy
 from tests.cluster.api import Object, documents
 from tests.cluster.components import REPOSITORY
 from tests.harness.chart import CHART, rendered
+from tests.harness.rights import documented_rules
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 PLUGIN, CONTROLLER = "kubeletplugin.yaml", "controller.yaml"
@@ -115,15 +116,38 @@ def test_b137_an_update_keeps_the_plugin_of_each_node_until_the_new_one_is_ready
     assert labels.items() <= spec["template"]["metadata"]["labels"].items()
 
 
-def test_b155_the_plugin_has_the_rights_of_the_example_and_no_wildcard() -> None:
-    rules = only(PLUGIN, "ClusterRole")["rules"]
+def granted(rules: Sequence[Object]) -> set[tuple[str, str, str, tuple[str, ...]]]:
+    """Group, resource, verb and names of each single right."""
+    return {
+        (group, resource, verb, tuple(rule.get("resourceNames", ())))
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_b155_the_plugin_has_the_rights_that_are_documented_and_those_of_the_example() -> None:
+    rights = granted(only(PLUGIN, "ClusterRole")["rules"])
+    assert rights == granted(documented_rules("node plugin"))
     example = documents((REPOSITORY / "examples/deploy/node-plugin.yaml").read_text())
-    assert rules == next(item["rules"] for item in example if item["kind"] == "ClusterRole")
-    for rule in rules:
-        assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
-        assert "pods" not in rule["resources"]
-        if "nodes" in rule["resources"]:
-            assert rule["verbs"] == ["get"]
+    assert rights == granted(next(item["rules"] for item in example if item["kind"] == "ClusterRole"))
+    assert not {right for right in rights if "*" in right}
+    assert {right[:3] for right in rights if right[1] in ("nodes", "pods")} == {("", "nodes", "get")}
+
+
+def test_the_controller_has_the_rights_that_are_documented() -> None:
+    role = only(CONTROLLER, "Role")["rules"]
+    lease = only(CONTROLLER, "Deployment")["metadata"]["name"]
+    assert granted(role) == {
+        ("coordination.k8s.io", "leases", "create", ()),
+        ("coordination.k8s.io", "leases", "get", (lease,)),
+        ("coordination.k8s.io", "leases", "update", (lease,)),
+    }
+    unnamed = granted([{**rule, "resourceNames": []} for rule in role])
+    assert granted(only(CONTROLLER, "ClusterRole")["rules"]) | unnamed == granted(
+        documented_rules("controller")
+    )
 
 
 def test_b162_any_label_of_feature_discovery_brings_the_plugin_to_a_node() -> None:

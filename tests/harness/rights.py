@@ -1,0 +1,29 @@
+"""The rights that docs/security.md lists, as the rules of roles."""
+
+from __future__ import annotations
+
+import re
+
+from tests.cluster.api import Object
+from tests.cluster.components import REPOSITORY
+
+_GROUPS = {"nodes": "", "events": "", "leases": "coordination.k8s.io"}
+
+
+def documented_rules(program: str) -> list[Object]:
+    """The rules of ``node plugin`` or ``controller``, without those for single objects of its own."""
+    text = (REPOSITORY / "docs" / "security.md").read_text()
+    section = text.split(f"## Rights of the {program}")[1].split("\n## ")[0]
+    rules = []
+    for line in section.splitlines():
+        if not line.startswith("| `"):
+            continue
+        what, verbs, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        resource, *names = re.findall("`([^`]+)`", what)
+        rule: Object = {
+            "apiGroups": [_GROUPS.get(resource, "resource.k8s.io")],
+            "resources": [resource],
+            "verbs": re.findall("`([^`]+)`", verbs),
+        }
+        rules.append({**rule, "resourceNames": names} if names else rule)
+    return rules
