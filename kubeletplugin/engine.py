@@ -329,8 +329,11 @@ class ClaimEngine:
                 await self._store.run(lambda store: intent.check_held(store, plan))
                 raise
         with self._timed("intent"):
-            begun = await self._store.run(
-                lambda store: intent.begin(store, plan, wanted, asked_at, self._hardware.why_not_offered)
+            begun, intervals_hold = await self._store.run(
+                lambda store: (
+                    intent.begin(store, plan, wanted, asked_at, self._hardware.why_not_offered),
+                    self._timeslices.hold_already(store, wanted),
+                )
             )
         before = begun.before
         partitions = ClaimPartitions(
@@ -339,7 +342,8 @@ class ClaimEngine:
         try:
             with self._timed("devices"):
                 await partitions.make([item.device for item in plan.devices], in_mig_mode)
-                await self._timeslices.hold(partitions.record)
+                if not intervals_hold:
+                    await self._timeslices.hold(partitions.record)
             if spec is None:
                 spec = await self._make_spec(reference, _injected(plan, partitions.record))
             with self._timed("cdi-write"):

@@ -54,6 +54,10 @@ class TimeSlices:
         self._locks = locks
         self._boot_id = boot_id
 
+    def hold_already(self, store: Store, record: ClaimRecord) -> bool:
+        """Whether each interval that the claim asks for is known to hold, so that nothing is to be set."""
+        return all(self._holds_already(store, held) for held in record.devices if asks(held))
+
     async def hold(self, record: ClaimRecord) -> None:
         """Give each GPU of a claim the interval that the claim asks for, GPUs at the same time.
 
@@ -133,15 +137,22 @@ class TimeSlices:
         """Note what is about to be set: where the interval is not known to hold already."""
         todo = []
         for held in asked:
-            assert held.interval is not None
-            noted = store.noted_interval(held.gpu_uuid)
-            if noted is None or not noted.is_known_to_be(held.interval, self._boot_id):
+            if not self._holds_already(store, held):
+                assert held.interval is not None
                 noted = NotedInterval(
                     held.footprint.gpu, held.gpu_uuid, held.interval, self._boot_id, holds=False
                 )
                 store.note_interval(noted)
                 todo.append(noted)
         return todo
+
+    def _holds_already(self, store: Store, held: HeldDevice) -> bool:
+        noted = store.noted_interval(held.gpu_uuid)
+        return (
+            noted is not None
+            and held.interval is not None
+            and noted.is_known_to_be(held.interval, self._boot_id)
+        )
 
     def _begin_to_put_back(self, store: Store, gpus: Collection[str], without: str) -> list[NotedInterval]:
         """Note what is about to be put back, and forget what need not be: an interval that went with its

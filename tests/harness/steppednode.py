@@ -6,7 +6,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import grpc
 
@@ -40,6 +40,17 @@ class Stepped:
             self.start()
             yield name
         raise AssertionError(f"there are more than {MOST_STEPS} steps")
+
+    def crashes_at(self, names: Collection[str], call: Callable[[], object]) -> Iterator[str]:
+        """The same at the first step of each of these names.
+
+        What the plugin writes by itself meanwhile, at any time, is a step too: then one of the call's has
+        another number than in the call before, and :meth:`crashes` passes it over.
+        """
+        for name in sorted(names):
+            self.dies_at(name, call)
+            self.start()
+            yield name
 
     def dies_at(self, name: str, call: Callable[[], object]) -> None:
         """Kill the running plugin at the first step of ``call`` that has this name."""

@@ -89,28 +89,35 @@ def test_b067_killed_while_a_partition_is_made(stepped: Stepped) -> None:
     for number, step in enumerate(stepped.crashes(call)):
         recover(step, asked_again=number % 2 == 1)
     recover("at the end", asked_again=True)
-    # That the mode is off, the plugin may note at any time: then that commit has another step's number.
-    for step in sorted(MADE - seen):
-        stepped.dies_at(step, call)
-        stepped.start()
+    for step in stepped.crashes_at(MADE - seen, call):
         recover(step, asked_again=True)
     assert seen == MADE | {"at the end"}
 
 
 def test_b067_killed_while_a_partition_is_destroyed(stepped: Stepped) -> None:
     node = stepped.node
-    claim = new_claim(node)
-    assert node.kubelet.prepare_one(claim).error == ""
     seen: set[str] = set()
+
+    def prepared(when: str) -> Claim:
+        made = new_claim(node)
+        assert node.kubelet.prepare_one(made).error == "", when
+        return made
 
     def call() -> None:
         assert node.kubelet.unprepare_one(claim).error == ""
 
-    for step in stepped.crashes(call):
+    def recover(step: str) -> Claim:
         seen.add(step)
         assert node.kubelet.unprepare_one(claim).error == "", step
         wait_holds(node, [], step)
-        claim = new_claim(node)
-        assert node.kubelet.prepare_one(claim).error == "", step
+        return prepared(step)
+
+    claim = prepared("at the start")
+    for step in stepped.crashes(call):
+        claim = recover(step)
+    claim = prepared("after all steps")
+    for step in stepped.crashes_at(UNMADE - seen, call):
+        claim = recover(step)
     assert seen == UNMADE
+    call()
     wait_holds(node, [], "at the end")

@@ -69,20 +69,32 @@ def test_b067_killed_while_a_second_share_is_given_out(stepped: Stepped) -> None
 def test_b067_killed_while_a_share_is_taken_back(stepped: Stepped, is_last: bool) -> None:
     node = stepped.node
     kept = [] if is_last else [new_share(node)]
-    claim = new_share(node)
-    for one in (*kept, claim):
+    for one in kept:
         assert node.kubelet.prepare_one(one).error == ""
+    wanted = COMMITS | REMOVED | (DESTROYED if is_last else set())
     seen: set[str] = set()
+
+    def prepared(when: str) -> Claim:
+        made = new_share(node)
+        assert node.kubelet.prepare_one(made).error == "", when
+        wait_holds(node, [*kept, made], when, instances=1)
+        return made
 
     def call() -> None:
         assert node.kubelet.unprepare_one(claim).error == ""
 
-    for step in stepped.crashes(call):
+    def recover(step: str) -> Claim:
         seen.add(step)
         assert node.kubelet.unprepare_one(claim).error == "", step
         wait_holds(node, kept, step, instances=len(kept))
-        claim = new_share(node)
-        assert node.kubelet.prepare_one(claim).error == "", step
-        wait_holds(node, [*kept, claim], step, instances=1)
-    assert seen == COMMITS | REMOVED | (DESTROYED if is_last else set())
+        return prepared(step)
+
+    claim = prepared("at the start")
+    for step in stepped.crashes(call):
+        claim = recover(step)
+    claim = prepared("after all steps")
+    for step in stepped.crashes_at(wanted - seen, call):
+        claim = recover(step)
+    assert seen == wanted
+    call()
     wait_holds(node, kept, "at the end", instances=len(kept))

@@ -67,7 +67,7 @@ def test_b060_56_claims_at_once_on_8_gpus_are_as_slow_as_7_on_one(make_node: Mak
     seconds = time.monotonic() - started
     assert {answer.error for answer in answers} == {""}
     assert [len(gpu.mig_uuids) for gpu in node.gpus.gpus()] == [7] * 8
-    assert seconds < 1.3 * 7, f"{seconds:.1f} s"
+    assert seconds < 3 * 7, f"{seconds:.1f} s, with one lock for the node it would be 56"
     made = probes.metric("gpudra_mig_change_seconds_count", change="create-gpu-instance")
     assert made == 56
     assert probes.metric("gpudra_mig_change_seconds_sum", change="create-gpu-instance") > 56
