@@ -80,7 +80,7 @@ FULL = Plan(
     load_cycles=2000,
     idle_seconds=61.0,
     instance_seconds=1.0,
-    nodes=1000,
+    nodes=100,
     class_changes=10,
 )
 QUICK = Plan(
