@@ -47,6 +47,26 @@ class Metrics:
             "Whether the API server stores the extended resource of a DeviceClass; 1 or 0.",
             registry=registry,
         )
+        self.partition_requests = Gauge(
+            "gpudra_partition_requests", "PartitionRequests that there are.", registry=registry
+        )
+        self.partition_writes = Counter(
+            "gpudra_partition_writes",
+            "Writes for partition requests: apply and delete (NodePartitions), status, label (of a node).",
+            ["kind"],
+            registry=registry,
+        )
+        self.partition_errors = Counter(
+            "gpudra_partition_errors",
+            "Times that a node or the status of a PartitionRequest could not be kept true.",
+            registry=registry,
+        )
+        self.evictions = Counter(
+            "gpudra_partition_evictions",
+            "Evictions for PartitionRequests; outcome is asked (the pod goes), or kept (something holds it).",
+            ["outcome"],
+            registry=registry,
+        )
         self.admission_reviews = Counter(
             "gpudra_admission_reviews",
             "Reviews of written objects; outcome is allowed, refused, or error (it could not be judged).",

@@ -10,6 +10,7 @@ import uuid
 from controller.admission.webhook import Webhook
 from controller.deviceclasses.reconciler import DeviceClasses
 from controller.metrics import Metrics
+from controller.partitions.reconciler import Partitions
 from controller.parts import Part, Surroundings, run_together
 from controller.settings import Settings
 from kube import logs
@@ -31,6 +32,9 @@ def parts(surroundings: Surroundings) -> list[Part]:
     classes = surroundings.settings.classes
     if classes.create:
         found.append(Part("DeviceClasses", lambda: DeviceClasses(surroundings, classes.classes).run()))
+    if surroundings.settings.partitions:
+        layouts = surroundings.settings.layouts
+        found.append(Part("PartitionRequests", lambda: Partitions(surroundings, layouts).run()))
     if (webhook_settings := surroundings.settings.webhook) is not None:
         about = ObjectReference(
             VALIDATING_WEBHOOKS.group_version, "ValidatingWebhookConfiguration", webhook_settings.name

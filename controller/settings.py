@@ -22,6 +22,7 @@ class Settings:
     """What one run of the controller needs to know. Times are in seconds, paths are absolute.
 
     ``http_address`` is host and port, ``None`` for no server; an empty host means all addresses.
+    ``partitions``: whether PartitionRequests are followed; ``layouts`` is the file with layouts for them.
     ``classes`` is what the file of ``--classes`` says. ``webhook`` is ``None`` where there is none.
     """
 
@@ -32,6 +33,8 @@ class Settings:
     http_address: tuple[str, int] | None
     classes: ClassSettings
     class_grace_seconds: float
+    partitions: bool
+    layouts: Path | None
     webhook: WebhookSettings | None
     log_format: str
     log_level: str
@@ -49,6 +52,8 @@ _FLAGS = (
         "600",
         "seconds that a DeviceClass of a MIG profile stays when no node offers the profile any more",
     ),
+    Flag("partition-requests", "true", "whether PartitionRequests are followed, true or false"),
+    Flag("layouts", "", "YAML file with named MIG layouts for PartitionRequests; read again when it changes"),
     Flag(
         "webhook-address",
         "none",
@@ -89,6 +94,8 @@ def read(arguments: argparse.Namespace) -> Settings:
         http_address=flags.address(values, "http-address"),
         classes=_classes(values),
         class_grace_seconds=flags.seconds(values, "class-grace-period"),
+        partitions=flags.one_of(values, "partition-requests", ("true", "false")) == "true",
+        layouts=flags.optional_path(values, "layouts"),
         webhook=_webhook(values),
         log_format=flags.one_of(values, "log-format", flags.LOG_FORMATS),
         log_level=flags.one_of(values, "log-level", flags.LOG_LEVELS),

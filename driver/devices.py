@@ -177,7 +177,9 @@ def _fixed(gpu: Gpu, wanted: GpuPolicy) -> list[Partition] | None:
     if not wanted.layout:
         return None
     try:
-        return [Partition(profile, placement) for profile, placement in place(gpu, wanted.layout)]
+        return [
+            Partition(profile, placement) for profile, placement in place(gpu, wanted.layout, wanted.kept)
+        ]
     except LayoutError:
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from driver.gpuselection import GpuSelection
@@ -13,6 +13,12 @@ from driver.shares import Shares
 Layout = tuple[tuple[str, int], ...]
 """MIG profiles, as NVML names them, and how many partitions of each a GPU has."""
 
+Kept = tuple[tuple[str, int], ...]
+"""Partitions by profile and start of their placement, which a layout is to have where it can."""
+
+NODE_POLICY = "the node policy"
+"""What a person knows the flags and the file by."""
+
 _NO_GPU = "{!r} selects no GPU that this node has now"
 
 
@@ -22,7 +28,8 @@ class GpuPolicy:
 
     ``shares``: how the whole GPU is shared, ``profile_shares``: its MIG devices, by profile; what is not
     named is given to one claim at a time. ``layout`` are the partitions to offer in place of all that there
-    can be; without one, all.
+    can be; without one, all. ``kept`` are the places that they should have. ``source`` is who wants it so,
+    for people.
     """
 
     exclude: bool = False
@@ -30,10 +37,41 @@ class GpuPolicy:
     shares: Shares | None = None
     profile_shares: tuple[tuple[str, Shares], ...] = ()
     layout: Layout = ()
+    kept: Kept = ()
+    source: str = NODE_POLICY
 
     def shares_of(self, profile: str | None) -> Shares | None:
         """How a MIG device of a profile is shared, or, without one, the whole GPU."""
         return self.shares if profile is None else dict(self.profile_shares).get(profile)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedPolicy:
+    """What a partition request, known to people as ``source``, wants of one GPU.
+
+    Without ``mig``: as the node's, but partitions of a ``layout`` are made by the driver. ``shares`` are
+    those of the layout's partitions, or without one those of the whole GPU. With ``evict`` nobody new is
+    given a device of the GPU while claims are in the way, and their pods are evicted.
+    """
+
+    source: str
+    mig: MigPolicy | None = None
+    layout: Layout = ()
+    shares: Shares | None = None
+    evict: bool = False
+    kept: Kept = ()
+
+    def over(self, default: GpuPolicy) -> GpuPolicy:
+        """What holds for a GPU for which otherwise the default would."""
+        return GpuPolicy(
+            default.exclude,
+            self.mig or (MigPolicy.DYNAMIC if self.layout else default.mig),
+            None if self.layout else self.shares,
+            tuple((profile, self.shares) for profile, _ in self.layout) if self.shares is not None else (),
+            self.layout,
+            self.kept,
+            self.source,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +91,25 @@ class PolicyEntry:
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """The node's defaults, which are flags, and its file's entries: the first that selects a GPU holds."""
+    """The node's defaults, which are flags, and its file's entries: the first that selects a GPU holds.
+
+    ``requested`` is what partition requests want, by the GPU's UUID: it holds in place of the entry, but what
+    the node excludes stays excluded.
+    """
 
     excluded: GpuSelection = field(default_factory=GpuSelection)
     mig: MigPolicy = MigPolicy.DYNAMIC
     entries: tuple[PolicyEntry, ...] = ()
+    requested: Mapping[str, RequestedPolicy] = field(default_factory=dict)
 
     def of(self, gpu: Gpu) -> GpuPolicy:
         """What holds for this GPU. One that the node's flags exclude is excluded whatever the file says."""
+        by_default = self.by_default(gpu)
+        requested = self.requested.get(gpu.uuid)
+        return by_default if requested is None or by_default.exclude else requested.over(by_default)
+
+    def by_default(self, gpu: Gpu) -> GpuPolicy:
+        """What holds for this GPU where no partition request wants anything of it."""
         excluded = self.excluded.selects(gpu)
         for entry in self.entries:
             if entry.selects(gpu):
@@ -106,9 +155,16 @@ class NodePolicy:
         return next(numbers, len(self.entries))
 
     @property
+    def evicts_any(self) -> bool:
+        """Whether a partition request wants pods evicted that are in its way."""
+        return any(requested.evict for requested in self.requested.values())
+
+    @property
     def shares_any(self) -> bool:
         """Whether any device could be shared."""
-        return any(entry.shares or entry.profile_shares for entry in self.entries)
+        return any(entry.shares or entry.profile_shares for entry in self.entries) or any(
+            requested.shares for requested in self.requested.values()
+        )
 
 
 def _profiles(gpu: Gpu) -> set[str]:

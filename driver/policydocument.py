@@ -38,14 +38,17 @@ def _as_text(value: object) -> object:
     return str(value) if is_index else value
 
 
-_Shares = Annotated[Shares, PlainValidator(_parsed_shares)]
+SharesField = Annotated[Shares, PlainValidator(_parsed_shares)]
+"""A field ``shares``: a number of places, or the name of another way of sharing."""
+LayoutField = dict[str, Annotated[int, Field(ge=1, le=64)]]
+"""A field ``layout``: MIG profiles, and how many partitions of each."""
 _GpuName = Annotated[str, BeforeValidator(_as_text)]
 
 
 class ProfilePolicy(Strict):
     """What is to hold for the MIG devices of one profile."""
 
-    shares: _Shares | None = None
+    shares: SharesField | None = None
 
 
 class Entry(Strict):
@@ -54,9 +57,9 @@ class Entry(Strict):
     gpus: list[_GpuName] | None = None
     exclude: bool = False
     mig: Literal["dynamic", "static", "off"] | None = None
-    shares: _Shares | None = None
+    shares: SharesField | None = None
     profiles: dict[str, ProfilePolicy] = Field(default_factory=dict)
-    layout: dict[str, Annotated[int, Field(ge=1, le=64)]] = Field(default_factory=dict)
+    layout: LayoutField = Field(default_factory=dict)
 
 
 class Spec(Strict):

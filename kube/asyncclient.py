@@ -54,6 +54,7 @@ class AsyncKubeClient:
         field_selector: str | None = None,
         label_selector: str | None = None,
         timeout: float = 300.0,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """Yields batches of events until the server ends the watch.
 
@@ -69,6 +70,7 @@ class AsyncKubeClient:
             field_selector=field_selector,
             label_selector=label_selector,
             timeout=timeout,
+            metadata_only=metadata_only,
         )
         try:
             stream = await asyncio.wrap_future(opening)

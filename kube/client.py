@@ -20,6 +20,8 @@ from kube.errors import ApiError, ApiTooDeep, ApiUnavailable
 from kube.resources import Object, Resource
 
 JSON = "application/json"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -142,8 +144,11 @@ class KubeClient:
         label_selector: str | None = None,
         page_size: int = 500,
         transform: Callable[[Object], Object] | None = None,
+        metadata_only: bool = False,
     ) -> tuple[list[Object], str]:
         """All objects, fetched in pages, and the resourceVersion to watch from.
+
+        With ``metadata_only`` the objects have nothing but their ``metadata``.
 
         ``transform`` cuts each object down before the next page comes: large lists then need little memory.
         """
@@ -151,7 +156,8 @@ class KubeClient:
         query["limit"] = str(page_size)
         items: list[Object] = []
         while True:
-            page = self._call("GET", resource.path(namespace), query, verb="LIST")
+            accept = METADATA_LIST if metadata_only else JSON
+            page = self._call("GET", resource.path(namespace), query, verb="LIST", accept=accept)
             found = page.get("items") or []
             items += found if transform is None else map(transform, found)
             following = page["metadata"].get("continue")
@@ -168,6 +174,7 @@ class KubeClient:
         field_selector: str | None = None,
         label_selector: str | None = None,
         timeout: float = 300.0,
+        metadata_only: bool = False,
     ) -> WatchStream:
         """Opens a watch with bookmarks; the server ends it after ``timeout`` seconds."""
         query = _selectors(field_selector, label_selector)
@@ -180,16 +187,32 @@ class KubeClient:
         # A server that has gone without a word is noticed when its own time limit has long passed.
         limit = urllib3.Timeout(connect=self._connect_timeout, read=timeout + 30.0)
         response = self._send(
-            "GET", resource.path(namespace), query, verb="WATCH", timeout=limit, stream=True
+            "GET",
+            resource.path(namespace),
+            query,
+            verb="WATCH",
+            timeout=limit,
+            stream=True,
+            accept=METADATA if metadata_only else JSON,
         )
         return WatchStream(response)
 
     def create(
-        self, resource: Resource, body: Object, namespace: str | None = None, *, dry_run: bool = False
+        self,
+        resource: Resource,
+        body: Object,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        of: tuple[str, str] | None = None,
     ) -> Object:
-        """POST; with ``dry_run`` the answer is what would be stored, and nothing is."""
+        """POST; with ``dry_run`` the answer is what would be stored, and nothing is.
+
+        ``of`` is the name of an object and of its subresource that is made, such as a pod's ``eviction``.
+        """
         query, verb = ({"dryRun": "All"}, "DRYRUN") if dry_run else (None, None)
-        return self._call("POST", resource.path(namespace), query, body=body, verb=verb)
+        path = resource.path(namespace, *(of or ()))
+        return self._call("POST", path, query, body=body, verb=verb)
 
     def replace(
         self,
@@ -267,8 +290,11 @@ class KubeClient:
         body: object = None,
         content_type: str = JSON,
         verb: str | None = None,
+        accept: str = JSON,
     ) -> Object:
-        response = self._send(method, path, query, body=body, content_type=content_type, verb=verb)
+        response = self._send(
+            method, path, query, body=body, content_type=content_type, verb=verb, accept=accept
+        )
         try:
             content: Object = json.loads(response.data)
         except ValueError as error:
@@ -288,9 +314,10 @@ class KubeClient:
         verb: str | None = None,
         timeout: urllib3.Timeout | None = None,
         stream: bool = False,
+        accept: str = JSON,
     ) -> urllib3.BaseHTTPResponse:
         url = f"{self._host}{path}?{urlencode(query)}" if query else f"{self._host}{path}"
-        headers = {"Accept": JSON, "User-Agent": self._user_agent}
+        headers = {"Accept": accept, "User-Agent": self._user_agent}
         data = None
         if body is not None:
             headers["Content-Type"] = content_type

@@ -37,6 +37,7 @@ class Reflector:
     After a gap (410, or a server that refused the watch) it lists again and reports the difference, so that
     deletions in the gap are seen. ``transform`` may cut objects down to what is needed before they are kept;
     it is called in the event loop and in the threads of the client, and lists come in pages of ``page_size``.
+    With ``metadata_only`` the server sends nothing else of them.
     ``on_listed`` is called after each complete list, when ``items`` is true without a gap.
     ``on_error`` gets each failure; the next try follows after a back-off.
     """
@@ -54,6 +55,7 @@ class Reflector:
         label_selector: str | None = None,
         transform: Callable[[Object], Object] = without_managed_fields,
         page_size: int = 500,
+        metadata_only: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
         self._client = client
@@ -66,6 +68,7 @@ class Reflector:
         self._label_selector = label_selector
         self._transform = transform
         self._page_size = page_size
+        self._metadata_only = metadata_only
         self._backoff = backoff or Backoff()
         self._items: dict[Key, Object] = {}
         self._resource_version = ""
@@ -104,6 +107,7 @@ class Reflector:
             label_selector=self._label_selector,
             page_size=self._page_size,
             transform=self._transform,
+            metadata_only=self._metadata_only,
         )
         listed = {key_of(item): item for item in items}
         for key in self._items.keys() - listed.keys():
@@ -124,6 +128,7 @@ class Reflector:
             field_selector=self._field_selector,
             label_selector=self._label_selector,
             timeout=timeout,
+            metadata_only=self._metadata_only,
         )
         received = False
         async with contextlib.aclosing(batches):

@@ -68,6 +68,12 @@ SHARED_DEVICES = Feature(
         }
     ],
 )
+TAINTS = Feature(
+    "DRADeviceTaints",
+    "taints of devices",
+    ("devices[].taints",),
+    lambda: [{"devices": [{"name": "probe", "taints": [{"key": "probe", "effect": "NoSchedule"}]}]}],
+)
 
 
 class FeatureProbe(ServerQuestion):

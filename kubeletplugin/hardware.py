@@ -20,7 +20,8 @@ from driver.discovery import GpuReading, NodeReading, assemble, read_gpu, read_n
 from driver.hostfiles import HostRoots
 from driver.inventory import Gpu, Inventory, PciAddress, UnreadableField, UnreadableGpu
 from driver.migoffer import MigOffer, MigPolicy, mig_offer
-from driver.nodepolicy import NodePolicy
+from driver.names import gpu_of
+from driver.nodepolicy import NODE_POLICY, NodePolicy, RequestedPolicy
 from driver.nvml import Code, Nvml, NvmlError, NvmlUnavailable
 from driver.presence import DevicePresenceError, verify
 from driver.resourceslices import published
@@ -98,9 +99,15 @@ class GpuHardware:
         self._reopen_pause = _FIRST_REOPEN_SECONDS
         self._rescan = asyncio.Event()
         self.ready = asyncio.Event()
+        self.requests_known = asyncio.Event()
         self.changed = asyncio.Event()
         self.unavailable = "the hardware has not been read yet"
         """Why there is no current reading; empty when there is one."""
+
+    @property
+    def view(self) -> NodeView:
+        """What follows from the last reading and the policy."""
+        return self._view
 
     @property
     def inventory(self) -> Inventory:
@@ -131,7 +138,16 @@ class GpuHardware:
         return self._policy
 
     def apply(self, policy: NodePolicy) -> None:
-        """Offer the GPUs as another policy wants it."""
+        """Offer the GPUs as another policy wants it; what is requested of them stays."""
+        self._apply(replace(policy, requested=self._policy.requested))
+
+    def apply_requested(self, requested: Mapping[str, RequestedPolicy]) -> None:
+        """Offer the GPUs, by their UUIDs, as partition requests want it; before the first time none is."""
+        self.requests_known.set()
+        if requested != self._policy.requested:
+            self._apply(replace(self._policy, requested=requested))
+
+    def _apply(self, policy: NodePolicy) -> None:
         self._policy = policy
         if self.ready.is_set():
             self._derive(self._view.inventory, self._view.own_instances)
@@ -173,8 +189,10 @@ class GpuHardware:
         try:
             async with asyncio.timeout(timeout):
                 await self.ready.wait()
+                await self.requests_known.wait()
         except TimeoutError:
-            raise ClaimError("NotReady", f"the node's GPUs are not known yet: {self.unavailable}") from None
+            why = self.unavailable or "the API server has not told what partition requests want of them"
+            raise ClaimError("NotReady", f"the node's GPUs are not known yet: {why}") from None
         return self._view.devices
 
     def why_not_offered(self, name: str) -> str:
@@ -194,6 +212,12 @@ class GpuHardware:
             shares=self._shares,
         )
         return missing & {device.name for device in every}
+
+    def policy_of(self, name: str) -> str:
+        """Who says what is offered of the GPU of a device, as the beginning of a sentence."""
+        pci = gpu_of(name)
+        sources = (self._policy.of(gpu).source for gpu in self.inventory.gpus if gpu.pci == pci)
+        return next(sources, NODE_POLICY)
 
     def published(self, device: Device) -> dict[str, Any]:
         return published(device, self._view.inventory)

@@ -94,6 +94,22 @@ class Metrics:
             "Whether the API server stores devices that claims share, without which none is offered; 1 or 0.",
             registry=registry,
         )
+        self.taints_supported = Gauge(
+            "gpudra_device_taints_supported",
+            "Whether the API server stores taints of devices; 1 or 0, asked when a partition request evicts.",
+            registry=registry,
+        )
+        self.requested_gpus = Gauge(
+            "gpudra_requested_gpus",
+            "GPUs of which a partition request wants something, by how far they are.",
+            ["state"],
+            registry=registry,
+        )
+        self.partition_report_errors = Counter(
+            "gpudra_partition_report_errors",
+            "Times that the status of the node's NodePartition could not be written.",
+            registry=registry,
+        )
         self.waiting_for_driver = Gauge(
             "gpudra_gpus_waiting_for_driver",
             "NVIDIA PCI functions that NVML does not list.",

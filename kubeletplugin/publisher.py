@@ -100,11 +100,14 @@ class SlicePublisher:
             transform=_without_spec,
         )
         self._wanted: tuple[Object, ...] | None = None
+        self._published: tuple[Object, ...] | None = None
         self._accepted: dict[int, Accepted] = {}
         self._known: dict[str, str] = {}
         self._repair: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._logged: dict[str, float] = {}
+        self.completed = asyncio.Event()
+        """Set each time that the server has accepted all slices; whoever waits for it clears it."""
         self.first_published = asyncio.Event()
         """Set once the server has accepted all slices."""
 
@@ -113,6 +116,11 @@ class SlicePublisher:
         if self._wanted != tuple(wanted):
             self._wanted = tuple(copy.deepcopy(list(wanted)))
             self._wake.set()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the server has accepted what was last asked for."""
+        return self._wanted is not None and self._published is self._wanted
 
     async def run(self) -> None:
         """Never returns; ends by cancellation and leaves the slices in place."""
@@ -172,6 +180,8 @@ class SlicePublisher:
                 len(plan.deletions),
             )
         self.first_published.set()
+        self._published = wanted
+        self.completed.set()
         self._observer.published(plan.generation, len(wanted))
 
     async def _carry_out(self, plan: Plan, wanted: tuple[Object, ...], pool: Pool) -> bool:

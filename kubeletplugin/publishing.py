@@ -7,7 +7,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from driver.claim import ClaimReference
 from driver.devices import Device
+from driver.inventory import PciAddress
+from driver.names import gpu_of
 from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
 from driver.shares import ShareMode, counted_modes, counted_since
 from kube.conditions import Announce, Condition, Conditions
@@ -23,6 +26,9 @@ from kubeletplugin.store import ClaimRecord, HeldDevice, StoreError, StoreReplac
 K = TypeVar("K")
 
 _STORE_PAUSE_SECONDS = 1.0
+
+CLOSED = {"key": "gpu.nvidia.com/repartition", "effect": "NoSchedule"}
+"""The taint of a GPU that is to become free: nobody new is given a device of it."""
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +56,8 @@ class Publishing:
 
     Partitions are published only while the API server is known to store their counters, and shared only where
     the scheduler counts right then. A device that is held keeps the way in which it is shared until it is
-    free.
+    free. Where a partition request evicts what is in its way, the GPU's devices are tainted while something
+    is; where taints are not stored, those that nobody holds are not published meanwhile.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Publishing:
         publisher: SlicePublisher,
         counter_probe: FeatureProbe,
         share_probe: FeatureProbe,
+        taint_probe: FeatureProbe,
         server_version: ServerVersion,
         metrics: Metrics,
         announce: Announce,
@@ -72,24 +80,34 @@ class Publishing:
         self._publisher = publisher
         self._counter_probe = counter_probe
         self._share_probe = share_probe
+        self._taint_probe = taint_probe
         self._server_version = server_version
         self._metrics = metrics
         self._conditions = Conditions(announce)
         self._node_name = node_name
         self._pool = pool
         self._records: Collection[ClaimRecord] = ()
+        self.in_the_way: Mapping[PciAddress, tuple[ClaimReference, ...]] = {}
+        """The claims, by GPU, that hold what the policy does not offer, or not so, any more."""
+        self.closed: frozenset[PciAddress] = frozenset()
+        """The GPUs of which nobody new is given a device, as soon as what was computed is published."""
+        self.computed = asyncio.Event()
+        """Set each time that these were computed."""
 
     async def run(self) -> None:
-        """Never returns. Nothing is published before the hardware and the store are known."""
+        """Never returns. Nothing is published before the hardware, the store and all wishes are known."""
         await self._hardware.ready.wait()
+        await self._hardware.requests_known.wait()
         await self._engine.restored.wait()
         while True:
-            probes = (self._counter_probe, self._share_probe, self._server_version)
+            probes = (self._counter_probe, self._share_probe, self._taint_probe, self._server_version)
             changes = [self._hardware.changed, *(probe.changed for probe in probes)]
             for event in (*changes, self._engine.changed):
                 event.clear()
             if self._hardware.counts:
                 await self._counter_probe.answer()
+            if self._hardware.policy.evicts_any:
+                await self._taint_probe.answer()
             if self._hardware.policy.shares_any:
                 await self._share_probe.answer()
                 await self._server_version.answer()
@@ -109,7 +127,8 @@ class Publishing:
     def dropped(self, dropped: DroppedFields) -> None:
         """The server stored a slice without something. If that were counters, partitions go before the next
         write."""
-        refuted = [probe.refuted_by(dropped) for probe in (self._counter_probe, self._share_probe)]
+        probes = (self._counter_probe, self._share_probe, self._taint_probe)
+        refuted = [probe.refuted_by(dropped) for probe in probes]
         if any(refuted):
             self._publish()
 
@@ -138,15 +157,21 @@ class Publishing:
         waiting = self._shared_otherwise(current)
         for _, one in waiting:
             current.pop(one.device, None)
+        self._note_what_is_in_the_way([*gone, *(one for _, one in waiting)])
+        if not self._taint_probe.supported:
+            current = {
+                name: one for name, one in current.items() if name in held or not self._is_closed(name)
+            }
         devices = desired(
             current.values(),
             [closed(one.published) for one in retained] + [one.published for _, one in waiting],
             counters,
         )
+        devices = [one | {"taints": [CLOSED]} if self._is_closed(one["name"]) else one for one in devices]
         self._metrics.devices.set(len(devices))
         self._publisher.update(slice_specs(devices, self._node_name, self._pool, counters=counters))
         self._conditions.stand(
-            [*self._withheld(), *self._gone_in_use(), *self._hidden_in_use(gone), *_shares_wait(waiting)]
+            [*self._withheld(), *self._gone_in_use(), *self._hidden_in_use(gone), *self._shares_wait(waiting)]
         )
         return gone + [one for _, one in waiting]
 
@@ -163,6 +188,26 @@ class Publishing:
             and one.device in current
             and way_of_sharing(one.published) != way_of_sharing(current[one.device])
         ]
+
+    def _note_what_is_in_the_way(self, unwanted: Sequence[HeldDevice]) -> None:
+        names = {one.device for one in unwanted}
+        holders = _by(
+            (one.footprint.gpu, record)
+            for record in self._records
+            for one in record.devices
+            if one.device in names and not one.admin_access
+        )
+        self.in_the_way = {
+            pci: tuple(dict.fromkeys(record.claim for record in records)) for pci, records in holders.items()
+        }
+        requested = self._hardware.policy.requested
+        gpus = self._hardware.inventory.gpus
+        evicting = {gpu.pci for gpu in gpus if gpu.uuid in requested and requested[gpu.uuid].evict}
+        self.closed = frozenset(evicting & holders.keys())
+        self.computed.set()
+
+    def _is_closed(self, name: str) -> bool:
+        return gpu_of(name) in self.closed
 
     def _gone_in_use(self) -> list[Condition]:
         """GPUs that claims hold and that the hardware does not show any more."""
@@ -189,10 +234,20 @@ class Publishing:
         return [
             Condition(
                 "PolicyWaits",
-                f"the node policy does not offer device {name} any more, and {_text(records)}: it stays "
-                "published until it is free, and nobody else gets it",
+                f"{self._hardware.policy_of(name)} does not offer device {name} any more, and "
+                f"{_text(records)}: it stays published until it is free, and nobody else gets it",
             )
             for name, records in holders.items()
+        ]
+
+    def _shares_wait(self, waiting: Iterable[tuple[ClaimRecord, HeldDevice]]) -> list[Condition]:
+        return [
+            Condition(
+                "PolicyWaits",
+                f"{self._hardware.policy_of(name)} shares device {name} in another way than when it was "
+                f"given out, and {_text(records)}: that holds when it is free",
+            )
+            for name, records in _by((one.device, record) for record, one in waiting).items()
         ]
 
     def _withheld(self) -> list[Condition]:
@@ -223,17 +278,6 @@ def _why(probe: FeatureProbe) -> str:
         f"the API server does not store {feature.stored} (feature gate {feature.gate}; {probe.reason}); "
         "asked again every ten minutes"
     )
-
-
-def _shares_wait(waiting: Iterable[tuple[ClaimRecord, HeldDevice]]) -> list[Condition]:
-    return [
-        Condition(
-            "PolicyWaits",
-            f"the node policy shares device {name} in another way than when it was given out, and "
-            f"{_text(records)}: that holds when it is free",
-        )
-        for name, records in _by((one.device, record) for record, one in waiting).items()
-    ]
 
 
 def _by(pairs: Iterable[tuple[K, ClaimRecord]]) -> dict[K, list[ClaimRecord]]:

@@ -27,12 +27,13 @@ from kubeletplugin.claimstatus import StatusWriter
 from kubeletplugin.cleanup import Cleanup
 from kubeletplugin.draservice import DraService
 from kubeletplugin.engine import ClaimEngine
-from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, FeatureProbe
+from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, TAINTS, FeatureProbe
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.health import Health
 from kubeletplugin.lanes import Lanes
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.nodepartition import PartitionReports, PartitionSource
 from kubeletplugin.ownmodes import OwnModes
 from kubeletplugin.policyfile import PolicyFile
 from kubeletplugin.publisher import PublishError, SlicePublisher
@@ -128,18 +129,38 @@ class Service:
             driver=DRIVER_NAME,
             node_name=settings.node_name,
         )
+        self._taint_probe = FeatureProbe(
+            self._client,
+            TAINTS,
+            metrics.taints_supported,
+            driver=DRIVER_NAME,
+            node_name=settings.node_name,
+        )
         self._server_version = ServerVersion(self._client)
+        self._partitions = PartitionSource(
+            self._client, hardware, self._records, self._reports.warning, node_name=settings.node_name
+        )
         self._publishing = Publishing(
             hardware,
             engine,
             self._publisher,
             self._counter_probe,
             self._share_probe,
+            self._taint_probe,
             self._server_version,
             metrics,
             self._reports.warning,
             node_name=settings.node_name,
             pool=settings.pool_name,
+        )
+        self._partition_reports = PartitionReports(
+            self._client,
+            self._partitions,
+            hardware,
+            self._publishing,
+            self._publisher,
+            metrics,
+            node_name=settings.node_name,
         )
         claims = ClaimReports(self._events, self._status)
         self._cleanup = Cleanup(
@@ -173,6 +194,9 @@ class Service:
             "publishing": self._publishing.run(),
             "counter probe": self._counter_probe.run(),
             "shared devices probe": self._share_probe.run(),
+            "taints probe": self._taint_probe.run(),
+            "node partition": self._partitions.run(),
+            "node partition status": self._partition_reports.run(),
             "server version": self._server_version.run(),
             "claim status": self._status.run(),
             "events": self._events.run(),

@@ -166,6 +166,7 @@ async def _read(hardware: GpuHardware, *, insist: bool = True) -> None:
         if insist:
             raise StandaloneError(hardware.unavailable)
         return
+    hardware.apply_requested({})
     hardware.offer({}, counters=True, shares=True)
 
 

@@ -71,6 +71,7 @@ class EngineNode:
 
         self.locks = GpuLocks(self._folder / "locks")
         self.hardware = GpuHardware(self._settings, self._lanes, self.metrics, records=records)
+        self.hardware.apply_requested({})
         boot_id = self.hardware.boot_id()
         self.engine = ClaimEngine(
             hardware=self.hardware,

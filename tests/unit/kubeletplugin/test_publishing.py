@@ -21,7 +21,7 @@ from kube.client import KubeClient
 from kube.resources import NODES, RESOURCE_SLICES, Object
 from kubeletplugin import settings
 from kubeletplugin.engine import ClaimEngine
-from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, FeatureProbe
+from kubeletplugin.featureprobe import COUNTERS, SHARED_DEVICES, TAINTS, FeatureProbe
 from kubeletplugin.gpulocks import GpuLocks
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.lanes import Lanes
@@ -116,6 +116,7 @@ async def running(
         return await store.run(lambda target: list(target.claims().values()))
 
     hardware = GpuHardware(chosen, lanes, metrics, records=held)
+    hardware.apply_requested({})
     for record in records:
         await store.run(lambda target, one=record: target.put(replace(one, boot_id=hardware.boot_id())))  # type: ignore[misc]
     engine = ClaimEngine(
@@ -139,6 +140,9 @@ async def running(
     publisher = SlicePublisher(
         client, driver="gpu.nvidia.com", node_name="n1", observer=reports, backoff=Backoff(0.02, 0.2)
     )
+    taints = FeatureProbe(
+        client, TAINTS, metrics.taints_supported, driver="gpu.nvidia.com", node_name="n1", period=0.3
+    )
     version = ServerVersion(client, period=0.2)
     publishing = Publishing(
         hardware,
@@ -146,6 +150,7 @@ async def running(
         publisher,
         probe,
         shares,
+        taints,
         version,
         metrics,
         reports.warning,
@@ -153,7 +158,8 @@ async def running(
         pool="n1",
     )
     reports.publishing = publishing
-    parts = [hardware.run(), probe.run(), shares.run(), version.run(), publisher.run(), publishing.run()]
+    probes = [probe.run(), shares.run(), taints.run(), version.run()]
+    parts = [hardware.run(), *probes, publisher.run(), publishing.run()]
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         yield Running(server, simulated, hardware, engine, store, reports, metrics)
