@@ -1,5 +1,7 @@
 """The review of one object: from what the API server asks to what it is answered. Pure.
 
+Judged are opaque configuration of this driver and PartitionRequests.
+
 Facts: ``admission.k8s.io/v1``. In ResourceClaims, ResourceClaimTemplates and DeviceClasses, all versions of
 ``resource.k8s.io`` have their configuration at the same place; they differ only in how requests are written.
 """
@@ -10,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from controller.partitions import request as partitionrequest
+from controller.partitions.request import RequestError
 from driver.claim import DRIVER_NAME
 from driver.configuration import ConfigurationError, parse
 
@@ -23,7 +27,9 @@ _CONFIG_PATHS: dict[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices", "config"),
     "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
 }
+_PARTITION_REQUEST = ("gpudra.io", "v1alpha1", "PartitionRequest")
 KINDS = tuple(_CONFIG_PATHS)
+"""The kinds with configuration of drivers."""
 
 Answer = dict[str, Any]
 
@@ -35,8 +41,8 @@ class ReviewError(ValueError):
 def answer(review: object) -> Answer:
     """The AdmissionReview that answers one, both as JSON has them.
 
-    Refused is only configuration of this driver that the write brings: what was stored before stays
-    writable, so that its labels and finalizers can change.
+    Refused is only what is wrong in what the write brings: what was stored before stays writable, so that its
+    labels and finalizers can change.
 
     Raises:
         ReviewError: it is no AdmissionReview, or of a kind or version that this driver does not judge.
@@ -65,26 +71,29 @@ def answer(review: object) -> Answer:
 
 
 def kind_of(review: object) -> str:
-    """The kind of the reviewed object, for a metric; empty if it is none of :data:`KINDS`."""
+    """The kind of the reviewed object, for a metric; empty if it is none that is judged."""
     try:
         kind = review["request"]["kind"]["kind"]  # type: ignore[index]
     except (KeyError, TypeError):
         return ""
-    return kind if kind in KINDS else ""
+    return kind if kind in (*KINDS, _PARTITION_REQUEST[2]) else ""
 
 
 def _problems(request: Mapping[str, Any]) -> list[str]:
     kind = _mapping(request, "kind")
     given = (kind.get("group"), kind.get("version"), kind.get("kind"))
-    if given[0] != GROUP or given[1] not in VERSIONS or given[2] not in KINDS:
+    path = _CONFIG_PATHS.get(str(given[2])) if given[0] == GROUP and given[1] in VERSIONS else None
+    if path is None and given != _PARTITION_REQUEST:
         raise ReviewError(
             f"request.kind: {'/'.join(str(part) for part in given)} is not judged here; allowed: "
-            f"{', '.join(KINDS)} of {GROUP}, versions {', '.join(VERSIONS)}"
+            f"{', '.join(KINDS)} of {GROUP}, versions {', '.join(VERSIONS)}, and "
+            f"{'/'.join(_PARTITION_REQUEST)}"
         )
-    # A status has no configuration that a user writes.
+    # A status has nothing that a user writes.
     if request.get("operation") not in ("CREATE", "UPDATE") or request.get("subResource"):
         return []
-    path = _CONFIG_PATHS[given[2]]
+    if path is None:
+        return _problems_of_partition_request(request)
     old = request.get("oldObject")
     stored = {_canonical(parameters) for _, parameters in _own_parameters(old, path, "request.oldObject")}
     problems = []
@@ -95,6 +104,18 @@ def _problems(request: Mapping[str, Any]) -> list[str]:
             if _canonical(parameters) not in stored:
                 problems.append(str(error))
     return problems
+
+
+def _problems_of_partition_request(request: Mapping[str, Any]) -> list[str]:
+    old = request.get("oldObject")
+    spec = _mapping(request, "object").get("spec")
+    if isinstance(old, Mapping) and _canonical(old.get("spec")) == _canonical(spec):
+        return []
+    try:
+        partitionrequest.parse(spec, "")
+    except RequestError as error:
+        return [str(error)]
+    return []
 
 
 def _own_parameters(item: object, path: tuple[str, ...], root: str) -> Iterator[tuple[str, object]]:

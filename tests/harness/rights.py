@@ -7,7 +7,12 @@ import re
 from tests.cluster.api import Object
 from tests.cluster.components import REPOSITORY
 
-_GROUPS = {"nodes": "", "events": "", "leases": "coordination.k8s.io"}
+_GROUPS = {
+    **dict.fromkeys(("nodes", "events", "pods", "pods/eviction"), ""),
+    **dict.fromkeys(("partitionrequests", "partitionrequests/status"), "gpudra.io"),
+    **dict.fromkeys(("nodepartitions", "nodepartitions/status"), "gpudra.io"),
+    "leases": "coordination.k8s.io",
+}
 
 
 def documented_rules(program: str) -> list[Object]:

@@ -12,42 +12,22 @@ import yaml
 
 from kube.client import KubeClient
 from kube.errors import ApiError
-from kube.resources import RESOURCE_SLICES, Object, Resource
+from kube.resources import NODE_PARTITIONS, NODES, RESOURCE_SLICES, Object
 from tests.cluster.api import wait_until
 from tests.cluster.controlplane import ControlPlane
 from tests.harness.chart import rendered
+from tests.harness.partitionrequests import defined
 from tests.harness.plugin import PluginNode
 from tests.harness.rights import documented_rules
 
 NAMESPACE = "policy-test"
-PARTITIONS = Resource("gpudra.io/v1alpha1", "nodepartitions")
-PARTITIONS_DEFINITION = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "nodepartitions.gpudra.io"},
-    "spec": {
-        "group": "gpudra.io",
-        "scope": "Cluster",
-        "names": {"plural": "nodepartitions", "singular": "nodepartition", "kind": "NodePartition"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
 
 
-def account() -> str:
-    """The user for whom the policy is, as the rendered policy has it."""
-    policy = rendered("admission-policy.yaml", NAMESPACE)[0]
-    expression = policy["spec"]["matchConditions"][0]["expression"]
+def account(of: str = "is-node-plugin") -> str:
+    """The user for whom a policy is, as the rendered policy has it."""
+    policies = rendered("admission-policy.yaml", NAMESPACE)
+    conditions = [one for item in policies for one in item["spec"].get("matchConditions", ())]
+    expression = next(one["expression"] for one in conditions if one["name"] == of)
     prefix = f'request.userInfo.username == "system:serviceaccount:{NAMESPACE}:'
     assert expression.startswith(prefix)
     return str(expression.removeprefix(prefix).removesuffix('"'))
@@ -87,6 +67,7 @@ class Callers:
             plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
         self.plugin = self._client(account(), self.mine)
         self.unbound = self._client(account(), None)
+        self.controller = self._client(account("is-controller"), None)
         self.somebody = self._client("somebody", self.mine)
 
     def _client(self, name: str, node: str | None) -> KubeClient:
@@ -94,7 +75,7 @@ class Callers:
         return KubeClient.load(path)
 
     def close(self) -> None:
-        for client in (self.plugin, self.unbound, self.somebody):
+        for client in (self.plugin, self.unbound, self.controller, self.somebody):
             client.close()
         for node in (self.mine, self.other):
             self._plane.api.delete("v1", "Node", node)
@@ -103,7 +84,7 @@ class Callers:
 @pytest.fixture(scope="module")
 def callers(control_plane: ControlPlane) -> Iterator[Callers]:
     api = control_plane.api
-    made = [PARTITIONS_DEFINITION, *rendered("admission-policy.yaml", NAMESPACE)]
+    made = [*rendered("admission-policy.yaml", NAMESPACE)]
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -115,9 +96,10 @@ def callers(control_plane: ControlPlane) -> Iterator[Callers]:
                 "resources": ["nodepartitions", "nodepartitions/status"],
                 "verbs": ["*"],
             },
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["*"]},
         ],
     }
-    made += [role, bound("policy-test", account(), "somebody")]
+    made += [role, bound("policy-test", account(), account("is-controller"), "somebody")]
     api.apply(yaml.safe_dump_all(made))
     started = Callers(control_plane)
 
@@ -129,15 +111,8 @@ def callers(control_plane: ControlPlane) -> Iterator[Callers]:
         return False
 
     wait_until(in_force, "the policy to be in force", 30)
-    wait_until(
-        lambda: (
-            api.find("apiextensions.k8s.io/v1", "CustomResourceDefinition", "nodepartitions.gpudra.io")
-            and "gpudra.io/v1alpha1" in str(api.request("GET", "/apis/gpudra.io"))
-        ),
-        "NodePartitions to be served",
-        30,
-    )
-    yield started
+    with defined(api):
+        yield started
     started.close()
     for item in made[::-1]:
         api.delete(item["apiVersion"], item["kind"], item["metadata"]["name"])
@@ -227,19 +202,44 @@ def test_b152_others_are_not_concerned(callers: Callers, control_plane: ControlP
 def test_a_node_plugin_writes_the_status_of_its_own_node_partition_only(callers: Callers) -> None:
     for node in (callers.mine, callers.other):
         callers.somebody.create(
-            PARTITIONS,
+            NODE_PARTITIONS,
             {"apiVersion": "gpudra.io/v1alpha1", "kind": "NodePartition", "metadata": {"name": node}},
         )
-    change = {"status": {"seen": "yes"}}
-    callers.plugin.patch(PARTITIONS, callers.mine, change, subresource="status")
+    change = {"status": {"observedGeneration": 7}}
+    callers.plugin.patch(NODE_PARTITIONS, callers.mine, change, subresource="status")
     with pytest.raises(ApiError) as raised:
-        callers.plugin.patch(PARTITIONS, callers.other, change, subresource="status")
+        callers.plugin.patch(NODE_PARTITIONS, callers.other, change, subresource="status")
     refused(raised, "only the NodePartition of its own node", callers.mine, callers.other)
     with pytest.raises(ApiError) as raised:
-        callers.plugin.patch(PARTITIONS, callers.mine, {"spec": {"mig": "off"}})
+        callers.plugin.patch(NODE_PARTITIONS, callers.mine, {"spec": {"gpus": []}})
     refused(raised, "only the status")
+
+
+ANSWER = "nvidia.com/mig.config.state"
+
+
+def test_the_controller_changes_one_label_of_a_node_and_nothing_else(callers: Callers) -> None:
+    node = callers.mine
+    callers.somebody.patch(NODES, node, {"metadata": {"labels": {"kept": "yes"}}})
+    callers.controller.patch(NODES, node, {"metadata": {"labels": {ANSWER: "pending"}}})
+    callers.controller.patch(NODES, node, {"metadata": {"labels": {ANSWER: None}}})
+    for labels in ({"kept": None}, {"kept": "no"}, {"new": "yes"}, {"nvidia.com/mig.config": "whole"}):
+        with pytest.raises(ApiError) as raised:
+            callers.controller.patch(NODES, node, {"metadata": {"labels": labels}})
+        refused(raised, "no label of a Node but nvidia.com/mig.config.state")
+    taint = {"key": "mine", "effect": "NoExecute"}
+    for change in (
+        {"spec": {"taints": [taint]}},
+        {"spec": {"unschedulable": True}},
+        {"metadata": {"annotations": {"new": "yes"}}},
+        {"metadata": {"finalizers": ["test/kept"]}},
+    ):
+        with pytest.raises(ApiError) as raised:
+            callers.controller.patch(NODES, node, change)
+        refused(raised, "nothing of a Node but its label")
+    assert callers.somebody.get(NODES, node)["metadata"]["labels"]["kept"] == "yes"
     with pytest.raises(ApiError) as raised:
-        callers.plugin.delete(PARTITIONS, callers.mine)
+        callers.plugin.delete(NODE_PARTITIONS, callers.mine)
     refused(raised, "only the status")
 
 

@@ -56,12 +56,13 @@ def test_the_controller_may_read_no_other_secret_and_make_none() -> None:
 
 
 @pytest.mark.parametrize("release", ["gpu-dra-driver", "prod"])
-def test_b152_the_policies_are_for_the_service_account_of_the_node_plugin(release: str) -> None:
+def test_b152_the_policies_are_for_the_service_accounts_of_the_chart(release: str) -> None:
     fullname = release if release == "gpu-dra-driver" else f"{release}-gpu-dra-driver"
-    user = f"system:serviceaccount:gpus:{fullname}-kubelet-plugin"
     for item in rendered("admission-policy.yaml", "gpus", release=release):
         if item["kind"] == "ValidatingAdmissionPolicy":
             (condition,) = item["spec"]["matchConditions"]
+            program = "controller" if condition["name"] == "is-controller" else "kubelet-plugin"
+            user = f"system:serviceaccount:gpus:{fullname}-{program}"
             assert condition["expression"] == f'request.userInfo.username == "{user}"'
         else:
             assert item["spec"]["validationActions"] == ["Deny"]
