@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from driver.nodepartition import reports_of, wanted_gpus
+from driver.nodepolicy import RequestedPolicy
 from kube.asyncclient import AsyncKubeClient
 from kube.backoff import Backoff
 from kube.conditions import Announce, Condition, Conditions
@@ -29,6 +31,15 @@ _SETTLE_SECONDS = 0.1
 _LONGEST_WATCH_PAUSE_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one generation of the NodePartition wants, by the GPU's UUID, and what is wrong with it."""
+
+    generation: int
+    requested: Mapping[str, RequestedPolicy]
+    wrong: Mapping[str, str]
 
 
 class PartitionSource:
@@ -60,8 +71,8 @@ class PartitionSource:
         self._answered = False
         self.changed = asyncio.Event()
         """Set with each change of the object; whoever reports clears it."""
-        self.wrong: dict[str, str] = {}
-        """What is wrong with the wishes, by the GPU's UUID."""
+        self.wish: Wish | None = None
+        """What is wanted, as it was handed to the hardware; ``None`` where there is no NodePartition."""
 
     @property
     def object(self) -> Object | None:
@@ -86,15 +97,17 @@ class PartitionSource:
                     self._changed.set()
 
     async def _apply(self) -> None:
-        item = self.object or {}
-        requested, self.wrong = wanted_gpus(item.get("spec") or {})
         held = held_partitions(await self._records(), self._hardware.inventory)
+        item = self.object
+        requested, wrong = wanted_gpus((item or {}).get("spec") or {})
         known = self._hardware.policy.requested
-        self._hardware.apply_requested(with_kept(requested, known, reports_of(item.get("status")), held))
+        kept = with_kept(requested, known, reports_of((item or {}).get("status")), held)
+        self._hardware.apply_requested(kept)
+        self.wish = None if item is None else Wish(item["metadata"]["generation"], kept, wrong)
         self.changed.set()
         self._conditions.stand(
             Condition("NodePartitionInvalid", f"NodePartition {self._node_name}: {text}")
-            for text in self.wrong.values()
+            for text in wrong.values()
         )
 
     def _on_change(self, change: Change, item: Object) -> None:
@@ -123,7 +136,6 @@ class PartitionReports:
         self,
         client: AsyncKubeClient,
         source: PartitionSource,
-        hardware: GpuHardware,
         publishing: Publishing,
         publisher: SlicePublisher,
         metrics: Metrics,
@@ -132,7 +144,6 @@ class PartitionReports:
     ) -> None:
         self._client = client
         self._source = source
-        self._hardware = hardware
         self._publishing = publishing
         self._publisher = publisher
         self._errors = metrics.partition_report_errors
@@ -168,23 +179,19 @@ class PartitionReports:
     async def _report(self) -> None:
         for event in (self._source.changed, self._publishing.computed, self._publisher.completed):
             event.clear()
-        item = self._source.object
-        reports = gpu_reports(
-            self._hardware.view,
-            self._hardware.policy,
-            self._source.wrong,
-            self._publishing.in_the_way,
-            self._publishing.closed,
-        )
+        item, wish, offer = self._source.object, self._source.wish, self._publishing.offer
+        wrong = {} if wish is None else wish.wrong
+        reports = gpu_reports(offer.view, offer.policy, wrong, offer.in_the_way, offer.closed)
         self._states.clear()
         for report in reports:
             if report.source:
                 self._states.labels(report.state).inc()
         # What is not published yet is not yet so.
-        if item is None or not self._publisher.is_published:
+        is_offered = wish is not None and wish.requested == offer.policy.requested
+        if item is None or wish is None or not is_offered or not self._publisher.is_published:
             return
         status: dict[str, Any] = {
-            "observedGeneration": item["metadata"]["generation"],
+            "observedGeneration": wish.generation,
             "gpus": [report.document() for report in reports],
         }
         if (item.get("status") or {}) != status:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from driver.claim import ClaimReference
 from driver.devices import Device
 from driver.inventory import PciAddress
 from driver.names import gpu_of
+from driver.nodepolicy import NodePolicy
 from driver.resourceslices import closed, counter_sets, desired, slice_specs, way_of_sharing
 from driver.shares import ShareMode, counted_modes, counted_since
 from kube.conditions import Announce, Condition, Conditions
@@ -18,6 +20,7 @@ from kubeletplugin.engine import ClaimEngine
 from kubeletplugin.featureprobe import FeatureProbe
 from kubeletplugin.hardware import GpuHardware
 from kubeletplugin.metrics import Metrics
+from kubeletplugin.nodeview import NodeView
 from kubeletplugin.owninstances import own_instances
 from kubeletplugin.publisher import DroppedFields, SlicePublisher
 from kubeletplugin.serverversion import ServerVersion
@@ -49,6 +52,20 @@ def free_of(offered: Sequence[Device], gone: Sequence[HeldDevice]) -> list[Devic
     return [
         device for device in offered if not any(device.footprint.overlaps(held.footprint) for held in gone)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What is published of the node's GPUs, and what is in the way of what is wanted.
+
+    ``in_the_way`` are the claims, by GPU, that hold what the policy does not offer, or not so, any more;
+    ``closed`` the GPUs of which nobody new is given a device.
+    """
+
+    view: NodeView = field(default_factory=NodeView)
+    policy: NodePolicy = field(default_factory=NodePolicy)
+    in_the_way: Mapping[PciAddress, tuple[ClaimReference, ...]] = field(default_factory=dict)
+    closed: frozenset[PciAddress] = frozenset()
 
 
 class Publishing:
@@ -87,12 +104,10 @@ class Publishing:
         self._node_name = node_name
         self._pool = pool
         self._records: Collection[ClaimRecord] = ()
-        self.in_the_way: Mapping[PciAddress, tuple[ClaimReference, ...]] = {}
-        """The claims, by GPU, that hold what the policy does not offer, or not so, any more."""
-        self.closed: frozenset[PciAddress] = frozenset()
-        """The GPUs of which nobody new is given a device, as soon as what was computed is published."""
+        self.offer = Offer()
+        """What was computed last; it is so when the publisher has published it."""
         self.computed = asyncio.Event()
-        """Set each time that these were computed."""
+        """Set each time that it was computed."""
 
     async def run(self) -> None:
         """Never returns. Nothing is published before the hardware, the store and all wishes are known."""
@@ -197,17 +212,19 @@ class Publishing:
             for one in record.devices
             if one.device in names and not one.admin_access
         )
-        self.in_the_way = {
+        in_the_way = {
             pci: tuple(dict.fromkeys(record.claim for record in records)) for pci, records in holders.items()
         }
-        requested = self._hardware.policy.requested
-        gpus = self._hardware.inventory.gpus
-        evicting = {gpu.pci for gpu in gpus if gpu.uuid in requested and requested[gpu.uuid].evict}
-        self.closed = frozenset(evicting & holders.keys())
+        view, policy = self._hardware.view, self._hardware.policy
+        requested = policy.requested
+        evicting = {
+            gpu.pci for gpu in view.inventory.gpus if gpu.uuid in requested and requested[gpu.uuid].evict
+        }
+        self.offer = Offer(view, policy, in_the_way, frozenset(evicting & in_the_way.keys()))
         self.computed.set()
 
     def _is_closed(self, name: str) -> bool:
-        return gpu_of(name) in self.closed
+        return gpu_of(name) in self.offer.closed
 
     def _gone_in_use(self) -> list[Condition]:
         """GPUs that claims hold and that the hardware does not show any more."""

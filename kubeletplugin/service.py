@@ -156,7 +156,6 @@ class Service:
         self._partition_reports = PartitionReports(
             self._client,
             self._partitions,
-            hardware,
             self._publishing,
             self._publisher,
             metrics,

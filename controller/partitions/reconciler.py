@@ -243,10 +243,8 @@ class Partitions:
                 await self._client.delete(NODE_PARTITIONS, name, uid=metadata["uid"])
                 self._metrics.partition_writes.labels("delete").inc()
                 log.info("NodePartition %s is deleted: no request wants anything of the node", name)
-            before = self._resolved.get(name)
-            was_labelled = before is not None and miglabel.SOURCE in before.resolution.shares
-            if node is not None and was_labelled and miglabel.STATE_LABEL in _labels(node):
-                await self._write_state(name, None)
+            if node is not None:
+                await self._answer_label(name, node, None)
             self._note(name, None)
             return
         status = (partition or {}).get("status")
@@ -256,8 +254,8 @@ class Partitions:
             partition = await self._apply(name, node, resolution)
         is_current = (status or {}).get("observedGeneration") == partition["metadata"].get("generation")
         result = NodeResult(resolution, reports or (), is_current)
-        self._note(name, result)
         await self._answer_label(name, node, result)
+        self._note(name, result)
         await self._look_at_holders(name, result, requests)
 
     def _requests_for(
@@ -302,15 +300,17 @@ class Partitions:
             if source_of(request) in sources:
                 self._queue.add(_Key("request", request), _SETTLE_SECONDS)
 
-    async def _answer_label(self, name: str, node: Object, result: NodeResult) -> None:
-        share = result.resolution.shares.get(miglabel.SOURCE)
-        state = miglabel.state(share, result.reports, is_current=result.is_current)
-        if state is not None and _labels(node).get(miglabel.STATE_LABEL) != state:
-            await self._write_state(name, state)
-
-    async def _write_state(self, name: str, state: str | None) -> None:
-        await self._client.patch(NODES, name, {"metadata": {"labels": {miglabel.STATE_LABEL: state}}})
-        self._metrics.partition_writes.labels("label").inc()
+    async def _answer_label(self, name: str, node: Object, result: NodeResult | None) -> None:
+        """Tell those who wrote the label of MIG manager how far the node is, and nothing without it."""
+        before = self._resolved.get(name)
+        state = None
+        if result is not None:
+            share = result.resolution.shares.get(miglabel.SOURCE)
+            state = miglabel.state(share, result.reports, is_current=result.is_current)
+        was_asked = before is not None and miglabel.SOURCE in before.resolution.shares
+        if (state or was_asked) and _labels(node).get(miglabel.STATE_LABEL) != state:
+            await self._client.patch(NODES, name, {"metadata": {"labels": {miglabel.STATE_LABEL: state}}})
+            self._metrics.partition_writes.labels("label").inc()
 
     async def _look_at_holders(
         self, name: str, result: NodeResult, requests: Sequence[PartitionRequest]
