@@ -147,3 +147,36 @@ def test_an_impossible_layout_is_refused_in_no_time(every: dict[str, Gpu], board
     small = [one.profile for one in every[board].profiles if one.placements[0].size == smallest]
     assert not _places(every[board], tuple((name, 9) for name in small))
     assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("layout", "kept", "expected"),
+    [
+        ((("3g.40gb", 1),), (("3g.40gb", 4),), {("3g.40gb", 4)}),
+        ((("1g.10gb", 2),), (("1g.10gb", 6),), {("1g.10gb", 6), ("1g.10gb", 0)}),
+        (
+            (("3g.40gb", 1), ("1g.10gb", 3)),
+            (("1g.10gb", 0),),
+            {("3g.40gb", 4), *(("1g.10gb", n) for n in range(3))},
+        ),
+        ((("3g.40gb", 2),), (("1g.10gb", 5),), {("3g.40gb", 0), ("3g.40gb", 4)}),
+        ((("2g.20gb", 1),), (("9g.90gb", 0), ("2g.20gb", 3)), {("2g.20gb", 0)}),
+    ],
+)
+def test_b159_places_that_exist_are_kept_where_the_layout_has_a_use_for_them(
+    layout: Layout, kept: tuple[tuple[str, int], ...], expected: set[tuple[str, int]]
+) -> None:
+    placed = place(gpu(), layout, kept)
+    assert fits(gpu(), placed)
+    assert {(profile.profile, placement.start) for profile, placement in placed} == expected
+
+
+def test_places_stay_where_they_are_when_they_are_kept(every: dict[str, Gpu]) -> None:
+    chooser = random.Random(7)
+    for board in every.values():
+        for profile in board.profiles:
+            start = chooser.choice(profile.placements).start
+            first = place(board, ((profile.profile, 1),), ((profile.profile, start),))
+            kept = tuple((one.profile, placement.start) for one, placement in first)
+            assert kept == ((profile.profile, start),)
+            assert place(board, ((profile.profile, 1),), kept) == first
