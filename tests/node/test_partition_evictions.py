@@ -23,6 +23,10 @@ HALVES = {"3g.40gb": 2}
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds(control_plane: ControlPlane) -> Iterator[None]:
+    # Without the controller manager nobody makes it, and pods cannot be created without.
+    if control_plane.api.find("v1", "ServiceAccount", "default") is None:
+        metadata = {"name": "default", "namespace": "default"}
+        control_plane.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
     with defined(control_plane.api), running_controller(control_plane) as controller:
         controller.start()
         yield

@@ -211,8 +211,9 @@ def test_b160_after_a_reboot_the_layout_is_there_before_anything_is_offered(
     node.start()
 
     def look() -> bool:
-        seen.update(node.published())
-        return len(node.published()) == 16
+        published = node.published()
+        seen.update(published)
+        return len(published) == 16
 
     wait_until(look, "the layout to be published again", 15, interval=0.01)
     assert seen == published
