@@ -152,12 +152,15 @@ def wanted_gpus(spec: Mapping[str, Any]) -> tuple[dict[str, RequestedPolicy], di
 
     One entry that is wrong leaves the others as they are.
     """
+    entries = spec.get("gpus")
+    if not entries:
+        return {}, {}
     # Not at the top: pydantic takes memory that a node of which nothing is wanted need not hold.
     from driver.nodepartitiondocument import WantedError, read_wanted
 
     found: dict[str, RequestedPolicy] = {}
     wrong: dict[str, str] = {}
-    for index, entry in enumerate(spec.get("gpus") or ()):
+    for index, entry in enumerate(entries):
         try:
             wanted = read_wanted(f"spec.gpus.{index}", entry)
         except WantedError as error:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.cluster.components import REPOSITORY
 
 ONLY_WHEN_NEEDED = {"pydantic", "yaml", "dateutil", "kubernetes", "aiohttp", "cryptography"}
 
 
-def test_the_service_does_not_load_what_it_seldom_needs() -> None:
-    program = "import sys, kubeletplugin.cli, kubeletplugin.service; print('\\n'.join(sys.modules))"
+@pytest.mark.parametrize(
+    "does", ["kubeletplugin.service", "driver.nodepartition.wanted_gpus({})"], ids=["start", "nothing wanted"]
+)
+def test_the_service_does_not_load_what_it_seldom_needs(does: str) -> None:
+    program = f"import sys, kubeletplugin.cli, kubeletplugin.service; {does}; print('\\n'.join(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY,
