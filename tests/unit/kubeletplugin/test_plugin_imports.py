@@ -16,7 +16,8 @@ ONLY_WHEN_NEEDED = {"pydantic", "yaml", "dateutil", "kubernetes", "aiohttp", "cr
     "does", ["kubeletplugin.service", "driver.nodepartition.wanted_gpus({})"], ids=["start", "nothing wanted"]
 )
 def test_the_service_does_not_load_what_it_seldom_needs(does: str) -> None:
-    program = f"import sys, kubeletplugin.cli, kubeletplugin.service; {does}; print('\\n'.join(sys.modules))"
+    modules = "sys, driver.nodepartition, kubeletplugin.cli, kubeletplugin.service"
+    program = f"import {modules}; {does}; print('\\n'.join(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=REPOSITORY,
