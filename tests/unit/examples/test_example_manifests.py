@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from controller.partitions.request import read
 from driver.attributes import ATTRIBUTES, CAPACITIES
 from driver.claim import DRIVER_NAME
 from driver.policydocument import parse
@@ -19,7 +20,9 @@ from kubeletplugin import settings
 ROOT = Path(__file__).parents[3]
 NODE_POLICY = ROOT / "examples/sharing/node-policy.yaml"
 """A file of ours; all others are for the API server."""
-FILES = sorted(set((ROOT / "examples").rglob("*.yaml")) - {NODE_POLICY})
+REQUESTS = set((ROOT / "examples/partitions").glob("*.yaml"))
+"""Of a kind of ours, whose schema only a real API server checks: the node tests apply them."""
+FILES = sorted(set((ROOT / "examples").rglob("*.yaml")) - {NODE_POLICY} - REQUESTS)
 OLDEST, NEWEST = "1.34", "1.37"
 
 ATTRIBUTE_NAMES = {name if "/" in name else f"{DRIVER_NAME}/{name}" for name in (a.name for a in ATTRIBUTES)}
@@ -220,3 +223,10 @@ def _settings_variables() -> list[str]:
     parser = argparse.ArgumentParser()
     settings.add_arguments(parser, {})
     return [name.upper() for name in vars(parser.parse_args([]))]
+
+
+@pytest.mark.parametrize("file", sorted(REQUESTS), ids=lambda file: file.stem)
+def test_each_partition_request_can_be_used(file: Path) -> None:
+    (document,) = documents(file)
+    assert (document["apiVersion"], document["kind"]) == ("gpudra.io/v1alpha1", "PartitionRequest")
+    assert read(document).node_selector
