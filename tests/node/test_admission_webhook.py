@@ -18,6 +18,7 @@ from tests.cluster.controlplane import ControlPlane, free_ports
 from tests.cluster.fixtures import require
 from tests.cluster.requirements import control_plane_missing
 from tests.harness.controller import running_controller
+from tests.harness.partitionrequests import defined
 from tests.harness.webhook import CONFIGURATIONS, NAME, NAMESPACE, STEP_SECONDS, Clock, Installed
 
 PARAMETERS = "resource.nvidia.com/v1beta1"
@@ -205,3 +206,17 @@ def test_b153_what_is_no_review_is_answered_with_an_error(
         assert raised.value.code == status
         assert words in raised.value.read().decode()
         assert "'MPS'" in installed.verdict(BAD)
+
+
+def test_a_wrong_partition_request_is_refused_when_it_is_written(installed: Installed) -> None:
+    with defined(installed.plane.api), installed.replica(Clock()):
+        installed.wait_refusing(BAD)
+        asked: Object = {
+            "apiVersion": "gpudra.io/v1alpha1",
+            "kind": "PartitionRequest",
+            "metadata": {"name": "a"},
+            "spec": {"layout": {"1g.10gb": "seven"}},
+        }
+        assert "field spec.layout" in installed.verdict(asked)
+        asked["spec"]["layout"] = {"1g.10gb": 7}
+        assert installed.verdict(asked) == ""

@@ -223,3 +223,43 @@ def test_whatever_comes_is_answered_or_is_a_review_error(item: object, old: obje
         assert answer(asked)["response"]["uid"] == "u-1"
     assert kind_of(asked) in ("", *KINDS)
     assert kind_of(item) == ""
+
+
+def partition_request(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpudra.io/v1alpha1",
+        "kind": "PartitionRequest",
+        "metadata": {"name": "a"},
+        "spec": spec,
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"layout": {"1g.10gb": 7}}, ""),
+        ({"layout": 7}, "field spec.layout"),
+        ({"layout": "balanced", "mig": "Off"}, "field spec.layout: its partitions are made by the driver"),
+        ({}, "spec wants nothing"),
+    ],
+)
+def test_a_partition_request_is_judged_as_the_controller_reads_it(spec: dict[str, Any], words: str) -> None:
+    allowed, message = verdict(review(partition_request(**spec)))
+    assert allowed is not bool(words)
+    assert words in message
+
+
+def test_a_partition_request_that_was_stored_stays_writable() -> None:
+    stored, good = partition_request(layout=7), partition_request(layout="whole")
+    assert verdict(review(stored, old=stored))[0]
+    assert verdict(review(good, old=stored))[0]
+    assert not verdict(review(stored, old=good))[0]
+    assert verdict(review(stored, old=good, subresource="status"))[0]
+    assert kind_of(review(stored)) == "PartitionRequest"
+
+
+def test_other_kinds_and_versions_of_ours_are_not_judged() -> None:
+    for version, kind in (("v1", "PartitionRequest"), ("v1alpha1", "NodePartition")):
+        item = {**partition_request(), "apiVersion": f"gpudra.io/{version}", "kind": kind}
+        with pytest.raises(ReviewError, match=r"gpudra\.io/v1alpha1/PartitionRequest"):
+            answer(review(item))
